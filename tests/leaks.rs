@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rdpipe::{Key, Listener, StreamConfig, connect};
 
 use crate::support::{
-    process, states,
+    data_path, process,
     waiting::{generous, limit, until, within},
 };
 
@@ -35,7 +35,7 @@ fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
 
 async fn measure() -> Result<()> {
     let mut config = StreamConfig::default();
-    (config.chunk_bytes, config.depth) = (8 << 10, states::DEPTH);
+    (config.chunk_bytes, config.depth) = (8 << 10, data_path::LEAK_DEPTH);
     let key = Key::generate()?.key().clone();
     let listener = Listener::bind("127.0.0.1:0", key.clone(), config.clone()).await?;
     let empty = (process::threads(), process::descriptors());
@@ -81,5 +81,5 @@ async fn connection(
     let port = listener.local_addr().port();
     let (dialed, accepted) =
         tokio::join!(connect(("127.0.0.1", port), key, config), listener.accept());
-    states::let_go(dialed?, accepted?, number).await
+    data_path::let_go(dialed?, accepted?, number).await
 }

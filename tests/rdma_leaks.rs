@@ -15,10 +15,10 @@ use rdpipe::StreamConfig;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{
-    data_path::DataPath,
+    data_path::{self, DataPath},
     is_full,
     pattern::Pattern,
-    process, skip, states,
+    process, skip,
     waiting::{generous, limit, patience, together, until, within},
 };
 
@@ -132,7 +132,7 @@ impl Held {
 
 fn config() -> StreamConfig {
     let mut config = StreamConfig::default();
-    (config.chunk_bytes, config.depth) = (8 << 10, states::DEPTH);
+    (config.chunk_bytes, config.depth) = (8 << 10, data_path::LEAK_DEPTH);
     config
 }
 
@@ -167,7 +167,7 @@ async fn stream(number: u32, spent: &mut [Duration; 2]) -> Result<()> {
     let began = Instant::now();
     let (a, b) = DataPath::Rdma.pair(config(), config()).await?;
     let connected = Instant::now();
-    let end = states::let_go(a, b, number).await;
+    let end = data_path::let_go(a, b, number).await;
     spent[0] += connected - began;
     spent[1] += connected.elapsed();
     end.with_context(|| format!("number {number}"))

@@ -20,8 +20,7 @@ use crate::support::programs::{
     Setup, key, lacks_rdma, pinned_kib, program, random_bytes, receiver, sender,
 };
 use crate::support::{
-    data_path::DataPath,
-    ends,
+    data_path::{self, DataPath},
     pattern::Pattern,
     process,
     proxy::{Act, Connection, Plan, Proxy, Towards},
@@ -78,9 +77,9 @@ fn both_directions_fit_into_the_same_memory() -> Result<()> {
         let before = process::pinned_bytes();
         let mut config = StreamConfig::default();
         config.transport = TransportPolicy::Rdma;
-        let (listener, key) = ends::listener(config.clone()).await?;
+        let (listener, key) = data_path::listener(config.clone()).await?;
         let port = listener.local_addr().port();
-        let (a, b) = ends::meet(listener, port, &key, &config).await?;
+        let (a, b) = data_path::meet(listener, port, &key, &config).await?;
         ensure!(a.transport() == Transport::Rdma, "it was to be RDMA");
         let peak = process::pinned_bytes() - before;
         println!(
@@ -208,7 +207,7 @@ async fn a_dialer_that_falls_silent_leaves_no_memory_pinned() -> Result<()> {
         let _alone = alone().await;
         let mut config = DataPath::Rdma.config(StreamConfig::default());
         config.handshake_timeout = patience(Duration::from_secs(3));
-        let (listener, key) = ends::listener(config.clone()).await?;
+        let (listener, key) = data_path::listener(config.clone()).await?;
         let proxy = Proxy::start(
             listener.local_addr(),
             Some(Plan {

@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tracing::{Event, Metadata, Subscriber, field, span};
 
 use crate::support::{
-    ends::{listener, meet},
+    data_path::{listener, meet},
     is_full,
     pattern::Pattern,
     process, skip,

@@ -19,9 +19,8 @@ use tokio::{io::AsyncBufReadExt, time::timeout};
 
 use crate::support::{
     allocations::{self, Counted},
-    data_path::DataPath,
+    data_path::{DataPath, POOL, pair},
     pattern::Pattern,
-    pools::{POOL, pair},
     process, skip,
     waiting::{generous, limit, patience, until, within},
 };

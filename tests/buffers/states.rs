@@ -8,10 +8,8 @@ use rdpipe::{Error, Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    data_path::DataPath,
-    ends,
+    data_path::{self, CHUNK, DataPath, FULL, POOL, fill, small},
     pattern::{Pattern, own},
-    pools::{CHUNK, FULL, POOL, fill, small},
     proxy::Proxy,
     waiting::until,
 };
@@ -216,9 +214,9 @@ async fn sent(mut a: Stream, b: Stream) -> Result<Left> {
 /// Each end has lost the connection to the other, with chunks unread and unsent.
 pub(crate) async fn dead(over: DataPath) -> Result<Left> {
     let config = over.config(small(&StreamConfig::default()));
-    let (listener, key) = ends::listener(config.clone()).await?;
+    let (listener, key) = data_path::listener(config.clone()).await?;
     let proxy = Proxy::start(listener.local_addr(), None);
-    let (mut a, b) = ends::meet(listener, proxy.port(), &key, &config).await?;
+    let (mut a, b) = data_path::meet(listener, proxy.port(), &key, &config).await?;
     fill(&mut a, &b, &Pattern::new(133), 0).await?;
     drop(proxy);
     let error = Pattern::new(134).write_on(&mut a).await?;

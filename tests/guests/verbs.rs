@@ -2,9 +2,9 @@
 
 use crate::support::programs::{
     Running, built,
+    examples::{ShownCommand, shown_runs, steps},
     hosts::Network,
     key,
-    verbs_page::{ShownCommand, shown_runs, steps},
 };
 
 /// Starts a command of the page on a guest. The page calls the hosts hostA and hostB.

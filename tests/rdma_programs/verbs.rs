@@ -7,9 +7,8 @@ use std::{
 
 use crate::support::programs::{
     End, Running, Setup,
-    examples::Over,
+    examples::{Over, ShownCommand, shown_runs, steps},
     machine,
-    verbs_page::{ShownCommand, shown_runs, steps},
 };
 
 /// The examples connect over TCP whatever the environment says.

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::support::{
-    ends, process,
+    data_path, process,
     waiting::{generous, limit, within},
 };
 
@@ -46,7 +46,7 @@ impl House {
     /// Opens a listener for streams with small pools, otherwise with this configuration.
     pub(crate) async fn with(mut config: StreamConfig) -> Result<Self> {
         (config.chunk_bytes, config.depth) = (16 << 10, 4);
-        let (listener, key) = ends::listener(config.clone()).await?;
+        let (listener, key) = data_path::listener(config.clone()).await?;
         Ok(Self {
             address: listener.local_addr(),
             listener,

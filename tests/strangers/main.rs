@@ -1,8 +1,6 @@
 //! A peer without the key cannot connect, and cannot keep a peer with the key from connecting.
 
-mod backlog;
 mod crowds;
-mod distance;
 mod house;
 #[path = "../support/mod.rs"]
 mod support;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use rdpipe::{Faults, StreamConfig};
 
 use crate::{
-    promises::{order, pace},
+    promises::order,
     support::{
         data_path::DataPath,
         waiting::{generous, within},
@@ -63,10 +63,10 @@ async fn a_slot_reused_early_fails_a_promise() -> Result<()> {
     within(
         generous(),
         "a_slow_reader_loses_nothing",
-        pace::a_slow_reader_loses_nothing(DataPath::Tcp, with(|_| {})),
+        order::a_slow_reader_loses_nothing(DataPath::Tcp, with(|_| {})),
     )
     .await?;
-    let body = pace::a_slow_reader_loses_nothing(
+    let body = order::a_slow_reader_loses_nothing(
         DataPath::Tcp,
         with(|faults| faults.reuse_slots_early = true),
     );

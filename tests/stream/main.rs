@@ -5,7 +5,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod blocked_threads;
 #[cfg(feature = "fault-injection")]
 mod broken_on_purpose;
 mod control_task;
@@ -16,6 +15,5 @@ mod promises;
 /// nowhere else.
 #[cfg(feature = "rdma")]
 mod rdma;
-mod silent_data_connections;
 mod tokio_traits;
 mod tracing_events;

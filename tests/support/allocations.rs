@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use super::pools::CHUNK;
+use super::data_path::CHUNK;
 
 /// The allocator of the system, with a count of large allocations. Only for a test that is alone in its binary, as
 /// `#[global_allocator]`.

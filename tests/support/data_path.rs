@@ -1,11 +1,14 @@
-//! The data paths under test.
+//! Streams to test over: the data paths, two connected ends, pools that are soon full, and the states in which the
+//! tests of leaks drop a stream.
 
-use anyhow::{Result, ensure};
-use rdpipe::{Stream, StreamConfig, Transport, TransportPolicy};
+use anyhow::{Context, Result, bail, ensure};
+use rdpipe::{Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
-    ends::{listener, meet},
+    pattern::Pattern,
     proxy::{Act, Connection, Plan, Proxy, Towards},
+    waiting::until,
 };
 
 /// A data path under test. It is a value, not a type, so that each promise is compiled once. A new data path needs a
@@ -111,4 +114,135 @@ impl DataPath {
             _ => TransportPolicy::Rdma,
         }
     }
+}
+
+/// Returns a listener on a free port of loopback, and a new key for it.
+pub(crate) async fn listener(config: StreamConfig) -> Result<(Listener, Key)> {
+    let key = Key::generate()?.key().clone();
+    let listener = Listener::bind("127.0.0.1:0", key.clone(), config).await?;
+    Ok((listener, key))
+}
+
+/// Dials `port`, which leads to `listener`. Returns the dialed and the accepted stream.
+pub(crate) async fn meet(
+    listener: Listener,
+    port: u16,
+    key: &Key,
+    config: &StreamConfig,
+) -> Result<(Stream, Stream)> {
+    let dialing = async {
+        let dialed = connect(("127.0.0.1", port), key, config).await;
+        dialed.context("the dialer")
+    };
+    let accepting = async { listener.accept().await.context("the acceptor") };
+    // A listener whose only dialer has failed would wait forever.
+    tokio::try_join!(dialing, accepting)
+}
+
+/// The payload of a chunk in most promises, in bytes: small, so that the pools are soon full.
+pub(crate) const CHUNK: u64 = 64 << 10;
+
+/// The number of slots of each pool in most promises.
+pub(crate) const DEPTH: u64 = 4;
+
+/// The bytes that a receive pool holds.
+pub(crate) const POOL: u64 = CHUNK * DEPTH;
+
+/// Returns `base` with small pools.
+pub(crate) fn small(base: &StreamConfig) -> StreamConfig {
+    let mut config = base.clone();
+    config.chunk_bytes = usize::try_from(CHUNK).expect("64 KiB");
+    config.depth = usize::try_from(DEPTH).expect("4");
+    config
+}
+
+/// Returns two connected ends with small pools.
+pub(crate) async fn pair(over: DataPath, base: &StreamConfig) -> Result<(Stream, Stream)> {
+    over.pair(small(base), small(base)).await
+}
+
+/// The bytes that fit between two ends while the second does not read: its pool, and the chunk that waits for
+/// credit at the first.
+pub(crate) const FULL: u64 = POOL + CHUNK;
+
+/// Writes [`FULL`] bytes of `pattern` from `at` on; all earlier bytes must have been read. Any further write
+/// waits until `to` is read.
+pub(crate) async fn fill(from: &mut Stream, to: &Stream, pattern: &Pattern, at: u64) -> Result<()> {
+    pattern.write(from, at..at + FULL).await?;
+    until(|| to.stats().bytes_received == at + POOL).await;
+    Ok(())
+}
+
+/// The number of slots that a stream must have for [`let_go`]: in one of the states all of them are full.
+pub(crate) const LEAK_DEPTH: usize = 4;
+
+/// Brings a stream of [`LEAK_DEPTH`] slots of 8 KiB into the state of this number, and drops both ends.
+pub(crate) async fn let_go(a: Stream, b: Stream, number: u32) -> Result<()> {
+    match number % 8 {
+        0..=2 => to_the_end(a, b).await,
+        3 => {
+            drop((a, b));
+            Ok(())
+        }
+        4 => full_then_dropped(a, b).await,
+        5 => half_read_then_dropped(a, b).await,
+        6 => stopped_then_dropped(a, b).await,
+        _ => finished_on_one_side(a, b).await,
+    }
+}
+
+async fn to_the_end(mut a: Stream, mut b: Stream) -> Result<()> {
+    let pattern = Pattern::new(40);
+    let one = async {
+        pattern.write(&mut a, 0..100_000).await?;
+        a.finish().await?;
+        pattern.read_all(&mut a, 0..10).await
+    };
+    let other = async {
+        pattern.read_all(&mut b, 0..100_000).await?;
+        b.confirm()?;
+        pattern.write(&mut b, 0..10).await?;
+        anyhow::Ok(b.shutdown().await?)
+    };
+    tokio::try_join!(one, other)?;
+    tokio::join!(a.close(), b.close());
+    Ok(())
+}
+
+/// Drops both ends while the pools are full and a write waits.
+async fn full_then_dropped(mut a: Stream, b: Stream) -> Result<()> {
+    let pattern = Pattern::new(41);
+    let full = async { until(|| b.stats().chunks_received >= LEAK_DEPTH as u64).await };
+    tokio::select! {
+        written = pattern.write(&mut a, 0..1 << 30) => bail!("written: {written:?}"),
+        () = full => Ok(()),
+    }
+}
+
+async fn half_read_then_dropped(mut a: Stream, mut b: Stream) -> Result<()> {
+    let pattern = Pattern::new(42);
+    pattern.write(&mut a, 0..20_000).await?;
+    a.shutdown().await?;
+    pattern.read(&mut b, 0..10_000).await?;
+    drop(b);
+    ensure!(a.finish().await.is_err(), "finished without a confirmation");
+    Ok(())
+}
+
+async fn stopped_then_dropped(mut a: Stream, mut b: Stream) -> Result<()> {
+    b.stop();
+    Pattern::new(43).write_on(&mut a).await?;
+    a.abort("part of the test");
+    ensure!(b.read_u8().await.is_err(), "aborted");
+    Ok(())
+}
+
+async fn finished_on_one_side(mut a: Stream, mut b: Stream) -> Result<()> {
+    a.write_all(b"all").await?;
+    a.shutdown().await?;
+    let mut all = Vec::new();
+    b.read_to_end(&mut all).await?;
+    drop(b);
+    ensure!(a.read_u8().await.is_err(), "dropped");
+    Ok(())
 }

@@ -12,18 +12,15 @@ mod promises;
 
 pub(crate) mod allocations;
 pub(crate) mod data_path;
-pub(crate) mod ends;
 pub(crate) mod fault_proxy;
 pub(crate) mod limits;
 pub(crate) mod pattern;
-pub(crate) mod pools;
 pub(crate) mod process;
 #[cfg(feature = "cli")]
 pub(crate) mod programs;
 pub(crate) mod proxy;
 pub(crate) mod random;
 pub(crate) mod relay;
-pub(crate) mod states;
 pub(crate) mod waiting;
 pub(crate) mod wakes;
 

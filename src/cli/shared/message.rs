@@ -424,7 +424,7 @@ pub(crate) fn print_stdout(text: &str, console: &Console) -> Result<(), Exit> {
 }
 
 /// Prints that stdout could not be written, and returns the exit code. A reader that went away is no error to
-/// print_stdout.
+/// print.
 pub(crate) fn unwritten_stdout(error: &io::Error, console: &Console) -> Exit {
     let exit = Exit::from(error);
     if exit != Exit::ReaderClosed {

@@ -1,16 +1,26 @@
-//! Each process of a copy is killed at random moments: no partial file, the cause first, no process left, and a second
-//! run completes.
+//! What ends a copy at random moments: a process is killed, the network is cut, the disk is full. No partial file, the
+//! cause first, no process left, and a second run completes.
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use super::{
     compare::{assert_no_partial_file, assert_same},
-    moments::arrives,
     trees::{large, small, stamp},
 };
-use crate::support::programs::hosts::{GONE, Network, Outcome, Process};
-use crate::support::programs::{End, Random, Running, eventually};
-use crate::support::{is_full, random::seed};
+use crate::support::{
+    is_full,
+    limits::patience,
+    programs::{
+        End, Random, Running, eventually,
+        hosts::{GONE, Network, Outcome, Process},
+    },
+    random::seed,
+};
 
 /// The bytes of the tree that is copied.
 const TREE_BYTES: u64 = 150 * (16 << 10) + (14 << 20) + (3 << 20);
@@ -197,9 +207,9 @@ impl Killed {
         let processes: Vec<Process> = match self {
             Self::Controller => vec![],
             Self::ControllerAndSsh => network.processes("ctl"),
-            Self::Worker(end) => found(network, end.host(way), is_worker),
+            Self::Worker(end) => found(network, end.host(way), Process::is_worker),
             Self::Guard(end) => found(network, end.host(way), |process| {
-                process.children().iter().any(is_worker)
+                process.children().iter().any(Process::is_worker)
             }),
             Self::SshClient(end) => found(network, "ctl", |process| {
                 process.line.contains(&format!(" {} ", end.host(way)))
@@ -226,10 +236,6 @@ impl Half {
             Self::Destination => way.to,
         }
     }
-}
-
-fn is_worker(process: &Process) -> bool {
-    process.line.contains("--agent=worker")
 }
 
 fn found(network: &Network, host: &str, is_it: impl Fn(&Process) -> bool) -> Vec<Process> {
@@ -274,4 +280,166 @@ fn a_process_killed_at_any_moment_leaves_no_partial_file_and_no_process() {
         }
         way.completes(&network);
     }
+}
+
+/// After this much silence, the network counts as cut.
+const SILENCE: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_cut_network_leaves_no_partial_file_and_no_process() {
+    let Some(network) = hosts() else {
+        return;
+    };
+    let mut random = Random::new(0xC07);
+    let rounds = if is_full() { 12 } else { 2 };
+    let timeout = patience(SILENCE);
+    let seconds = timeout.as_secs().to_string();
+    for round in 0..rounds {
+        // The first way is the one between two other hosts.
+        let way = WAYS[round % WAYS.len()];
+        let host = if round % 2 == 0 { "h1" } else { "h2" };
+        let host = if round % WAYS.len() == 0 {
+            host
+        } else {
+            way.host()
+        };
+        let mut since = Instant::now();
+        let options = ["--timeout", &seconds];
+        let end = way.spoilt(&network, &mut random, &options, |_| {
+            since = Instant::now();
+            network.on(host, "ip link set eth0 down");
+        });
+        // sshd goes on waiting for a client that it cannot reach; rdcp has no influence on that.
+        network.assert_empty_but(since + timeout, GONE, Process::is_sshd);
+        if end.code() != 0 {
+            end.tells(255, &[host]);
+        }
+        assert_no_partial_file(&way.original(&network), &way.copy(&network));
+        network.on(host, "ip link set eth0 up");
+        end_sessions(&network);
+        way.completes(&network);
+    }
+}
+
+#[test]
+fn a_cut_between_two_hosts_fails_the_copy_and_names_them() {
+    let Some(network) = hosts() else {
+        return;
+    };
+    let mut random = Random::new(0xB1);
+    let timeout = patience(SILENCE);
+    let seconds = timeout.as_secs().to_string();
+    let way = WAYS[0];
+    // The controller still reaches both.
+    let routes = |what: &str| {
+        network.on("h1", &format!("ip route {what} blackhole 10.77.0.2/32"));
+        network.on("h2", &format!("ip route {what} blackhole 10.77.0.1/32"));
+    };
+    let mut since = Instant::now();
+    let options = ["--timeout", &seconds];
+    let end = way.spoilt(&network, &mut random, &options, |_| {
+        since = Instant::now();
+        routes("add");
+    });
+    network.assert_empty(since + timeout, GONE);
+    if end.code() != 0 {
+        end.tells(255, &["h1", "h2"]);
+    }
+    routes("del");
+    way.completes(&network);
+}
+
+/// Kills the sessions of sshd that wait for a client that is gone.
+fn end_sessions(network: &Network) {
+    for host in network.hosts() {
+        for process in network.processes(&host) {
+            process.kill();
+        }
+    }
+    is_empty(network);
+}
+
+#[test]
+fn a_full_disk_fails_the_files_that_have_no_space() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let tree = network.file("h1", "tree");
+    small(&tree, 200, 20_000);
+    large(&tree.join("large"), 12 << 20);
+    fs::write(tree.join("tiny"), b"tiny").unwrap();
+    network.on(
+        "h2",
+        "mkdir disk && mount -t tmpfs -o size=8m,mode=755 tmpfs disk",
+    );
+    let end = network.rdcp(["-a", "h1:tree", "h2:disk/"]).start().end();
+    end.tells(1, &["No space left", "h2"]);
+    end.is_silent_on(&["panicked"]);
+    // What has its final name is whole; `cmp` tells of the first difference.
+    let original = tree.display();
+    let check = format!(
+        "cd disk/tree && find . -type f ! -name '.*' -exec cmp {{}} {original}/{{}} ';' && find . -type f ! -name '.*' | wc -l"
+    );
+    let whole: usize = network.on("h2", &check).trim().parse().unwrap();
+    assert!((1..202).contains(&whole), "{whole}\n{}", end.stderr);
+    let failed = end.stderr.lines();
+    let failed = failed.filter(|line| line.contains("No space left"));
+    assert!(failed.count() >= 1, "{}", end.stderr);
+    // With space, a later run completes.
+    network.on("h2", "mount -o remount,size=64m disk");
+    let end = network
+        .rdcp(["-a", "--resume", "h1:tree", "h2:disk/"])
+        .start();
+    end.end().exits(0);
+    let rsync = format!("rsync -aHAXSnci --modify-window=-1 --delete {original}/ disk/tree/");
+    assert_eq!(network.on("h2", &rsync), "");
+}
+
+#[test]
+fn a_disk_without_inodes_fails_the_files_that_have_none() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    let tree = network.file("h1", "tree");
+    small(&tree, 100, 100);
+    network.on(
+        "h2",
+        "mkdir disk && mount -t tmpfs -o nr_inodes=50 tmpfs disk",
+    );
+    let end = network.rdcp(["-a", "h1:tree", "h2:disk/"]).start().end();
+    end.tells(1, &["No space left", "file "]);
+    let count = network.on("h2", "find disk -type f | wc -l");
+    assert!(count.trim().parse::<usize>().unwrap() > 30, "{count}");
+}
+
+#[test]
+fn a_read_only_disk_is_named() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    small(&network.file("h1", "tree"), 10, 100);
+    network.on("h2", "mkdir disk && mount -t tmpfs -o ro tmpfs disk");
+    let end = network.rdcp(["-a", "h1:tree", "h2:disk/"]).start().end();
+    end.tells(1, &["Read-only file system", "h2"]);
+}
+
+/// Waits until a copy has `bytes` bytes on the disk, or until rdcp has ended. Returns true if rdcp still runs.
+pub(crate) fn arrives(rdcp: &Running, copy: &Path, bytes: u64) -> bool {
+    eventually("bytes to arrive", || {
+        (arrived(copy) >= bytes || !rdcp.runs()).then_some(())
+    });
+    rdcp.runs()
+}
+
+/// Returns the bytes that the files at and below a path take on the disk.
+pub(crate) fn arrived(at: &Path) -> u64 {
+    // Entries come and go while they are counted.
+    let Ok(info) = fs::symlink_metadata(at) else {
+        return 0;
+    };
+    if !info.is_dir() {
+        return info.blocks() * 512;
+    }
+    let entries = fs::read_dir(at).into_iter().flatten().flatten();
+    entries.map(|entry| arrived(&entry.path())).sum()
 }

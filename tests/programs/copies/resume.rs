@@ -9,12 +9,17 @@ use std::{
 
 use super::{
     compare::{assert_no_partial_file, assert_same, is_temporary},
-    moments::{arrived, arrives},
+    deaths::{arrived, arrives},
     trees::{large, small, stamp},
 };
-use crate::support::is_full;
-use crate::support::programs::hosts::{GONE, Network, Outcome};
-use crate::support::programs::{local_hosts::Hosts, random_bytes};
+use crate::support::{
+    is_full,
+    programs::{
+        hosts::{GONE, Network, Outcome},
+        local_hosts::Hosts,
+        random_bytes,
+    },
+};
 
 /// Returns the bytes that the interface of a host has received.
 fn received(network: &Network, host: &str) -> u64 {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 
 use rustix::process::Signal;
 
-use super::tunnel::echo;
+use super::echo;
 use crate::support::programs::{Setup, local_hosts::Hosts};
 
 /// An address that no host has (RFC 5737).

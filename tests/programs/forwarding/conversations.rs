@@ -22,7 +22,7 @@ use std::{
 use rustix::process::Signal;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::tunnel::{port, tunnel};
+use super::{port, tunnel};
 use crate::support::{
     is_full,
     programs::{Random, Running, eventually, generous, local_hosts::Hosts},

@@ -5,7 +5,7 @@ use std::{io::Read, net::TcpListener};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::tunnel::{connect, echo, exchange, is_reset, port, tunnel};
+use super::{connect, echo, exchange, is_reset, port, tunnel};
 use crate::support::programs::{local_hosts::Hosts, random_bytes};
 
 #[test]

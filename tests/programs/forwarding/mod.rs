@@ -4,10 +4,94 @@
 mod commands;
 mod conversations;
 mod crowds;
-mod deaths;
 mod ends;
 mod listeners;
-mod slow_links;
-mod tunnel;
 mod without_ssh;
-mod wrong_use;
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+};
+
+use crate::support::programs::{Running, Setup, generous, local_hosts::Hosts, program};
+
+/// Returns rdforward with these arguments.
+pub(crate) fn rdforward(arguments: &[&str]) -> Setup {
+    program(env!("CARGO_BIN_EXE_rdforward"), "rdforward").args(arguments)
+}
+
+/// Starts a server on a thread, which sends back what it receives. Returns its port.
+pub(crate) fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.unwrap();
+            thread::spawn(move || {
+                let mut back = socket.try_clone().unwrap();
+                let _ = io::copy(&mut socket, &mut back);
+                let _ = back.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    port
+}
+
+/// Returns a tunnel to a host called h1, with these arguments.
+pub(crate) fn tunnel(hosts: &Hosts, arguments: &[&str]) -> Setup {
+    hosts
+        .rdforward(&["--transport", "tcp"])
+        .args(arguments)
+        .arg("h1")
+}
+
+/// Returns the port that rdforward has chosen and printed, at this place: "here" or "on the other host".
+#[track_caller]
+pub(crate) fn port(running: &Running, place: &str) -> u16 {
+    running.said("a port", |text| {
+        let line = text
+            .lines()
+            .find(|line| line.ends_with(place) && line.contains("listening at "))?;
+        let (_, at) = line.split_once("listening at ")?;
+        at.split(' ').next()?.rsplit(':').next()?.parse().ok()
+    })
+}
+
+/// Connects to a port of this machine. No read waits forever.
+pub(crate) fn connect(port: u16) -> TcpStream {
+    let socket = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    socket.set_read_timeout(Some(generous())).unwrap();
+    socket
+}
+
+/// Sends bytes and an end, and returns what comes back.
+pub(crate) fn exchange(mut socket: TcpStream, bytes: &[u8]) -> Vec<u8> {
+    let mut writing = socket.try_clone().unwrap();
+    let sent = bytes.to_vec();
+    let writer = thread::spawn(move || {
+        writing.write_all(&sent).unwrap();
+        writing.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut back = Vec::new();
+    socket.read_to_end(&mut back).unwrap();
+    writer.join().unwrap();
+    back
+}
+
+/// Checks that the next read of a socket finds a reset, and no end.
+#[track_caller]
+pub(crate) fn is_reset(mut socket: TcpStream) {
+    let error = socket.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+}
+
+/// Returns a connection through the tunnel that has carried a byte there and back.
+pub(crate) fn used(port: u16) -> TcpStream {
+    let mut socket = connect(port);
+    socket.write_all(b"x").unwrap();
+    let mut byte = [0];
+    socket.read_exact(&mut byte).unwrap();
+    assert_eq!(&byte, b"x");
+    socket
+}

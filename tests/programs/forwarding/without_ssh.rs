@@ -8,7 +8,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use super::tunnel::{connect, echo, exchange, is_reset, port, rdforward, used};
+use super::{connect, echo, exchange, is_reset, port, rdforward, used};
 use crate::support::programs::{Place, Running, eventually, program};
 
 /// Starts an rdforward that listens on the loopback address, and returns it with its ticket.

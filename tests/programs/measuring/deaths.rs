@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::{
-    faults::{cut, lacks_firewall},
+    checks::{cut, lacks_firewall},
     reports::{Report, lines},
 };
 use crate::support::programs::{
@@ -167,8 +167,10 @@ impl Killed {
         match self {
             Self::Rdperf => Vec::new(),
             Self::RdperfAndSsh => network.processes("ctl"),
-            Self::Worker => first("h2", &is_worker),
-            Self::Guard => first("h2", &|process| process.children().iter().any(is_worker)),
+            Self::Worker => first("h2", &Process::is_worker),
+            Self::Guard => first("h2", &|process| {
+                process.children().iter().any(Process::is_worker)
+            }),
             Self::SshClient => first("ctl", &|process| {
                 process.line.contains("ssh") && process.line.contains(" h2 ")
             }),
@@ -176,10 +178,6 @@ impl Killed {
             Self::Everything => network.processes("h2"),
         }
     }
-}
-
-fn is_worker(process: &Process) -> bool {
-    process.line.contains("--agent=worker")
 }
 
 #[test]

@@ -1,8 +1,13 @@
-//! One pair of hosts: all measurements, in each form of the report.
+//! What is measured between one pair of hosts, in each form of the report, between several hosts in pairs, and by
+//! `--pingpong`: the table that tutorials about RDMA begin with.
 
+use std::time::Duration;
+
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{
+    checks::{drop_some, lacks_firewall, lacks_shaping, refuse, slow_down},
     quick,
     reports::{Report, cells, lines, number, text, what},
 };
@@ -306,4 +311,222 @@ fn only_what_is_asked_for_is_measured() {
         expected
     );
     end.is_silent_on(&["panicked"]);
+}
+
+#[test]
+fn a_slow_link_and_a_lossy_one_among_five_hosts_are_named() {
+    let Some(network) = Network::new(5) else {
+        return;
+    };
+    if lacks_firewall(&network) || lacks_shaping(&network) {
+        return;
+    }
+    slow_down(&network, "h2", "10.77.0.4");
+    drop_some(&network, "h5", "10.77.0.3");
+    let hosts: Vec<_> = network.hosts().collect();
+    let options = [
+        "--json",
+        "--measure",
+        "bandwidth",
+        // Long enough for the 1000 segments that a finding needs, also after a timeout of TCP.
+        "--time",
+        "0.5",
+        "--runs",
+        "1",
+        "--transport",
+        "tcp",
+    ];
+    let options = options.map(str::to_owned);
+    let end = network.rdperf(options.iter().chain(&hosts)).start().end();
+    end.exits(0);
+    let report = Report::of(&end);
+    // Of each two hosts, one dials, and both directions are measured.
+    for from in &hosts {
+        for to in hosts.iter().filter(|to| *to != from) {
+            let found = report.list("series").iter().filter(|series| {
+                let (dialer, listener) = (text(series, "from"), text(series, "to"));
+                match what(series).as_str() {
+                    "bandwidth stream tcp forward 1" => (dialer, listener) == (from, to),
+                    "bandwidth stream tcp backward 1" => (listener, dialer) == (from, to),
+                    other => panic!("{other} was measured"),
+                }
+            });
+            let rates: Vec<_> = found
+                .map(|series| number(&series["runs"][0], "value"))
+                .collect();
+            assert!(
+                rates.len() == 1 && rates[0] > 0.0,
+                "{from} to {to}: {rates:?}"
+            );
+        }
+    }
+    assert_eq!(report.list("series").len(), 20);
+    // Loss makes a pair slow too, and the slowest comes first.
+    let slow = report.subjects("slow-pair");
+    assert!(slow.contains(&"h2 to h4"), "{:#}", report.0);
+    assert!(
+        report.subjects("loss-tcp").contains(&"h3 to h5"),
+        "{:#}",
+        report.0
+    );
+    for (code, subject, words) in [
+        ("slow-pair", "h2 to h4", ["ethtool", "h2 and h4"]),
+        ("loss-tcp", "h3 to h5", ["ip -s link", "h3, h5"]),
+    ] {
+        let remedy = report.remedy(code, subject);
+        assert!(words.iter().all(|word| remedy.contains(word)), "{remedy}");
+    }
+    let verdict = report.text("verdict");
+    let slowest = format!("the slowest is {}", slow[0]);
+    assert!(verdict.contains(&slowest), "{verdict}");
+}
+
+#[test]
+fn a_matrix_has_a_row_and_a_column_for_each_host() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    // The user name is not a part of the name in the report. This machine is one of the hosts.
+    let end = network.rdperf(quick(&[
+        "--measure",
+        "bandwidth,latency",
+        "root@h1",
+        ":",
+        "h3",
+    ]));
+    let end = end.start().end();
+    assert_eq!(end.exits(0), "");
+    let lines = lines(&end);
+    for title in ["bandwidth, GB/s, TCP", "latency p50, µs, TCP"] {
+        let at = lines.iter().position(|line| line.starts_with(title));
+        let at = at.unwrap_or_else(|| panic!("no {title} in {lines:#?}"));
+        let words = |line: &str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(&lines[at][title.len()..]), ["h1", "here", "h3"]);
+        for (row, host) in ["h1", "here", "h3"].into_iter().enumerate() {
+            let cells = words(&lines[at + 1 + row]);
+            assert_eq!(cells[..2], [host, "to"]);
+            for (column, cell) in cells[2..].iter().enumerate() {
+                assert_eq!(cell.parse::<f64>().is_ok(), column != row, "{cells:?}");
+            }
+            assert_eq!(cells.len(), 5);
+        }
+    }
+    let verdict = lines.last().expect("a verdict");
+    assert!(
+        verdict.starts_with("TCP: the median of all pairs is "),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn the_table_has_four_rows() {
+    let Some(network) = Network::new(2) else {
+        return;
+    };
+    // This machine and h1, or h1 and h2.
+    for hosts in [&["h1"][..], &["h1", "h2"]] {
+        let arguments = ["--pingpong", "--time", "0.1", "--runs", "1"];
+        let end = network.rdperf(arguments).args(hosts).start().end();
+        // A row without figures has a reason.
+        for place in ["localhost", "network"] {
+            let note = format!("{place}, RDMA: ");
+            assert!(end.exits(0).contains(&note), "{}", end.stderr);
+        }
+        is_the_table(&lines(&end));
+    }
+}
+
+/// Checks the heading of the table, and each of its rows.
+#[track_caller]
+fn is_the_table(lines: &[String]) {
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+    let cells = |line: &str| {
+        let inner = line
+            .strip_prefix('|')
+            .and_then(|line| line.strip_suffix('|'));
+        let inner = inner.unwrap_or_else(|| panic!("{line} is no row"));
+        inner
+            .split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        cells(&lines[0]),
+        ["Where", "What", "RoundTrips / second", "avg. latency in µs"]
+    );
+    let places = ["localhost", "localhost", "network", "network"];
+    let media = ["TCP", "RDMA", "TCP", "RDMA"];
+    for (line, (place, medium)) in lines[2..].iter().zip(places.into_iter().zip(media)) {
+        let cells = cells(line);
+        assert_eq!(cells[..2], [place, medium]);
+        let figures = cells[2..]
+            .iter()
+            .map(|cell| cell.replace(',', "").parse::<f64>());
+        let figures: Vec<_> = figures.collect();
+        // Without RDMA, its rows are empty.
+        let is_empty = medium == "RDMA" && cells[2..] == ["-", "-"];
+        assert!(
+            is_empty
+                || figures
+                    .iter()
+                    .all(|figure| figure.as_ref().is_ok_and(|figure| *figure > 0.0)),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn the_options_of_other_forms_are_refused() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    for option in ["--json", "--csv", "--check"] {
+        let end = network
+            .rdperf(quick(&["--pingpong", option, "h1"]))
+            .start()
+            .end();
+        end.exits(2);
+        assert!(end.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_row_that_cannot_be_measured_is_an_error() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    if lacks_firewall(&network) {
+        return;
+    }
+    // The address of this machine.
+    refuse(&network, "h1", "10.77.0.100");
+    let arguments = ["--pingpong", "--time", "0.1", "--runs", "2", "h1"];
+    let end = network.rdperf(arguments).start().end();
+    end.tells(255, &["network, TCP", "refused"]);
+    let lines = lines(&end);
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+    assert!(
+        !lines[2].ends_with("- |") && lines[4].ends_with("- |"),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn an_interruption_of_the_table_leaves_nothing() {
+    let Some(network) = Network::new(1) else {
+        return;
+    };
+    let rdperf = network
+        .rdperf(["--pingpong", "--time", "100", "h1"])
+        .start();
+    network.process("h1", "--agent=worker");
+    let since = rdperf.signal(Signal::INT);
+    let end = rdperf.end();
+    // The note that there is no RDMA may have been printed before.
+    end.tells(130, &["interrupted by", "SIGINT"]);
+    network.assert_empty(since, Duration::from_secs(15));
 }

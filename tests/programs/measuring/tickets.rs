@@ -9,19 +9,13 @@ use std::{
 use rustix::process::Signal;
 
 use super::{
-    quick,
+    quick, rdperf,
     reports::{Report, text, what},
 };
 use crate::support::programs::{
     Place, Running, Setup, free_port,
     hosts::{Network, Outcome},
-    program,
 };
-
-/// Returns rdperf with these arguments.
-fn rdperf(arguments: &[&str]) -> Setup {
-    program(env!("CARGO_BIN_EXE_rdperf"), "rdperf").args(arguments)
-}
 
 /// Starts an rdperf that listens on the loopback address of this machine.
 #[track_caller]

@@ -2,17 +2,11 @@
 
 use std::{fs, path::Path};
 
-use super::quick;
+use super::{quick, rdperf};
 use crate::support::programs::{
-    Setup,
     hosts::{Network, Outcome},
     local_hosts::Hosts,
-    program,
 };
-
-fn rdperf(arguments: &[&str]) -> Setup {
-    program(env!("CARGO_BIN_EXE_rdperf"), "rdperf").args(arguments)
-}
 
 #[test]
 fn wrong_use_gets_a_plain_sentence() {

@@ -1,4 +1,5 @@
-//! The examples of the manual on real hosts, with every byte compared.
+//! Pipelines over real hosts: the examples of the manual, with every byte compared, and many hosts, to which rdpipe
+//! connects in parallel.
 
 use std::{
     fs::File,
@@ -7,8 +8,10 @@ use std::{
     process::Stdio,
 };
 
-use crate::support::programs::hosts::{GONE, Network, Outcome, Terminal, text};
-use crate::support::programs::{End, eventually};
+use crate::support::programs::{
+    End, eventually,
+    hosts::{GONE, Network, Outcome, Terminal, text},
+};
 
 /// Runs a pipeline with this input to its end.
 #[track_caller]
@@ -337,4 +340,27 @@ fn a_successful_pipeline_leaves_no_process() {
             .all(|host| network.processes(&host).is_empty())
             .then_some(())
     });
+}
+
+/// The number of hosts.
+const HOSTS: usize = 8;
+
+#[test]
+fn all_hosts_are_dialled_before_the_first_one_answers() {
+    let Some(network) = Network::new(HOSTS) else {
+        return;
+    };
+    let config = network.own("ssh_config");
+    // Each ssh waits until all others have started: if they started one after another, the first would wait forever.
+    // `scripts/bench` measures how long the start takes on an idle machine.
+    let script = format!(
+        "touch $0.$$; until [ $(ls $0.* | wc -l) -ge {HOSTS} ]; do sleep 0.02; done; exec ssh -F {} \"$@\"",
+        config.display()
+    );
+    network.install("ctl", "slow", &script);
+    let slow = network.own("ctl/bin/slow").display().to_string();
+    let mut arguments = vec!["--rsh".to_owned(), slow];
+    arguments.push("h1:echo through".to_owned());
+    arguments.extend((2..=HOSTS).map(|number| format!("h{number}:cat")));
+    network.rdpipe(&arguments).start().end().is("through\n");
 }

@@ -424,7 +424,7 @@ fn an_interrupt_ends_the_pipeline() {
 }
 
 /// Returns the process IDs that stage 1 prints on stderr after the word `pids`: its worker, then its own children.
-fn pids(running: &Running) -> Vec<u32> {
+pub(super) fn pids(running: &Running) -> Vec<u32> {
     running.said("its pids", |text| {
         let line = text
             .lines()
@@ -434,7 +434,8 @@ fn pids(running: &Running) -> Vec<u32> {
     })
 }
 
-fn parent(pid: u32) -> u32 {
+/// Returns the parent of a process.
+pub(super) fn parent(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     line.unwrap().trim().parse().unwrap()

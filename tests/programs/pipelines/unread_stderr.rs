@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::support::programs::hosts::Network;
 use crate::support::programs::local_hosts::{Hosts, rdpipe};
-use crate::support::programs::unread::Unread;
+use crate::support::programs::running::Unread;
 use crate::support::programs::{Running, Setup, eventually, patience};
 
 /// The lines that [`noise`] writes for each unit: 30 kB.

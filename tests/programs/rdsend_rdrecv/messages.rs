@@ -1,10 +1,14 @@
-//! The messages of the programs with `-q`, without options, with `-v` and with `--json`.
+//! The messages of the programs with `-q`, without options, with `-v` and with `--json`; a stderr that is not read
+//! delays no byte.
 
-use std::{io::Write, net::TcpStream};
+use std::{io::Write, net::TcpStream, process::Stdio};
 
 use serde_json::Value;
 
-use crate::support::programs::{End, Place, random_bytes, receiver, sender};
+use crate::support::programs::{
+    End, Place, free_port, hosts::Terminal, key, random_bytes, rdrecv, receiver, running::Unread,
+    sender,
+};
 
 /// Sends a million bytes with these options at both ends. Returns the ends of the sender and the receiver.
 fn run(options: &str) -> (End, End) {
@@ -118,4 +122,82 @@ fn with_v_a_receiver_names_a_connection_that_is_no_stream() {
     });
     sender(port, "").arg(input).start().end().exits(0);
     receiver.end().exits(0);
+}
+
+#[test]
+fn a_sender_whose_stderr_is_not_read_sends_all_the_same() {
+    let place = Place::new();
+    let input = place.file("in", b"all of it");
+    let receiver = receiver("").start();
+    let (unread, stderr) = Unread::full();
+    let sender = sender(receiver.port(), format!("-v -i {input}"));
+    let sender = sender.stderr(stderr).start();
+    let end = receiver.end();
+    end.exits(0);
+    assert_eq!(end.stdout, b"all of it");
+    assert!(sender.runs(), "it ended without its messages");
+    let said = unread.read();
+    sender.end().exits(0);
+    let said = said.join().expect("it reads on");
+    for words in ["connected to ", "Bytes 9"] {
+        assert!(said.contains(words), "no {words:?} in:\n{said}");
+    }
+}
+
+#[test]
+fn a_receiver_whose_stderr_is_not_read_confirms_all_the_same() {
+    let port = free_port();
+    let (unread, stderr) = Unread::full();
+    let receiver = rdrecv(format!("{port} {} -v", key()))
+        .stderr(stderr)
+        .start();
+    let place = Place::new();
+    let input = place.file("in", b"all of it");
+    // The sender tries again until the receiver listens.
+    loop {
+        let end = sender(port, format!("-i {input}")).start().end();
+        if end.code() == 0 {
+            break;
+        }
+        assert!(end.stderr.contains("refused"), "{}", end.stderr);
+        assert!(receiver.runs(), "the receiver ended");
+    }
+    let said = unread.read();
+    let end = receiver.end();
+    end.exits(0);
+    assert_eq!(end.stdout, b"all of it");
+    assert!(said.join().expect("it reads on").contains("Bytes 9"));
+}
+
+#[test]
+fn a_terminal_stopped_over_a_progress_bar_does_not_delay_the_confirmation() {
+    let port = free_port();
+    let mut terminal = Terminal::new();
+    let receiver = rdrecv(format!("{port} {}", key()))
+        .stderr(terminal.inside())
+        .env("TERM", "xterm")
+        .start();
+    let mut sender = loop {
+        let sender = sender(port, "-v").stdin(Stdio::piped()).start();
+        let is_connected = sender.said("whether it is connected", |text| {
+            let is_connected = text.contains("connected to");
+            (is_connected || text.contains("refused")).then_some(is_connected)
+        });
+        if is_connected {
+            break sender;
+        }
+        assert!(receiver.runs(), "the receiver ended");
+    };
+    let mut stdin = sender.stdin();
+    stdin.write_all(b"some of it").expect("it reads");
+    terminal.shows("B/s");
+    terminal.stop(true);
+    drop(stdin);
+    sender.end().exits(0);
+    assert!(receiver.runs(), "it ended without clearing its bar");
+    terminal.stop(false);
+    // Without a reader the terminal takes a few kilobytes, and the rest of the bar is less.
+    let end = receiver.end();
+    end.exits(0);
+    assert_eq!(end.stdout, b"some of it");
 }

@@ -4,9 +4,9 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use rustix::process::Signal;
 
+use super::{Served, serve};
 use crate::{
     copies::trees,
-    serving::served::{Served, serve},
     support::programs::{eventually, hosts::Outcome, is_ignored, skip},
 };
 
@@ -122,16 +122,14 @@ fn an_ordinary_user_serves_a_directory_that_only_reads() {
     fs::create_dir(place.path().join("root")).unwrap();
     fs::create_dir(place.path().join("here")).unwrap();
     fs::write(place.path().join("root/file"), "content").unwrap();
-    super::served::add_client(place.path(), "alice");
+    super::add_client(place.path(), "alice");
     fs::set_permissions(place.path().join("keys"), PermissionsExt::from_mode(0o600)).unwrap();
     std::os::unix::fs::chown(place.path().join("keys"), Some(65534), Some(65534)).unwrap();
     let server = serve(place.path(), &[]).user(65534).start();
     let port = server.port();
     let copy = |from: &str, to: &str| {
         let key = place.path().join("alice").display().to_string();
-        super::served::rdcp(["--key-file", &key, from, to])
-            .start()
-            .end()
+        super::rdcp(["--key-file", &key, from, to]).start().end()
     };
     let here = place.path().join("here/file").display().to_string();
     let there = |path: &str| format!("127.0.0.1:{port}:{path}");
@@ -175,7 +173,7 @@ fn the_unit_of_systemd_verifies() {
     let options = command.expect("a command").split_whitespace().skip(1);
     for option in options.filter(|word| word.starts_with('-')) {
         let name = option.split('=').next().unwrap();
-        let help = super::served::rdcp(["--help"]).start().end();
+        let help = super::rdcp(["--help"]).start().end();
         let help = String::from_utf8_lossy(&help.stdout).into_owned();
         assert!(help.contains(name), "{name} is no option");
     }

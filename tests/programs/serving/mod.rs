@@ -1,8 +1,128 @@
 //! `rdcp --serve`: copies of clients without ssh, who may do what, crowds of clients, and how both sides end.
 
-mod conflicts;
 mod copies;
-mod crowds;
 mod ends;
-mod served;
 mod strangers;
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::support::programs::{Running, Setup, program};
+
+/// A running `rdcp --serve`, with a directory for what it serves and another one for what its clients have.
+pub(crate) struct Served {
+    place: TempDir,
+    pub(crate) server: Running,
+    port: u16,
+}
+
+/// Returns rdcp.
+pub(crate) fn rdcp<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Setup {
+    program(env!("CARGO_BIN_EXE_rdcp"), "rdcp").args(arguments)
+}
+
+impl Served {
+    /// Starts a server with these options for the clients `alice` and `bob`.
+    #[track_caller]
+    pub(crate) fn start(options: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a directory"), options)
+    }
+
+    /// Starts a server in a directory that may hold files already: `root` and `here`.
+    #[track_caller]
+    pub(crate) fn start_in(place: TempDir, options: &[&str]) -> Self {
+        for directory in ["root", "here"] {
+            fs::create_dir_all(place.path().join(directory)).expect("a directory");
+        }
+        for client in ["alice", "bob"] {
+            add_client(place.path(), client);
+        }
+        let server = serve(place.path(), options).start();
+        let port = server.port();
+        Self {
+            place,
+            server,
+            port,
+        }
+    }
+
+    /// Returns a path of the directory that is served.
+    pub(crate) fn root(&self, name: &str) -> PathBuf {
+        self.place.path().join("root").join(name)
+    }
+
+    /// Returns a path of the clients.
+    pub(crate) fn here(&self, name: &str) -> PathBuf {
+        self.place.path().join("here").join(name)
+    }
+
+    /// Returns a path of the clients as an operand.
+    pub(crate) fn operand(&self, name: &str) -> String {
+        self.here(name).display().to_string()
+    }
+
+    /// Returns the file with the keys of the clients.
+    pub(crate) fn key_file(&self) -> PathBuf {
+        self.place.path().join("keys")
+    }
+
+    /// Returns the key file of one client.
+    pub(crate) fn key_of(&self, client: &str) -> String {
+        self.place.path().join(client).display().to_string()
+    }
+
+    /// Returns a path of the server as an operand.
+    pub(crate) fn there(&self, path: &str) -> String {
+        format!("127.0.0.1:{}:{path}", self.port)
+    }
+
+    /// Returns rdcp of a client with these arguments; `@` at the begin of one stands for a path of the server, `%` for
+    /// one of the clients.
+    pub(crate) fn client(&self, client: &str, arguments: &[&str]) -> Setup {
+        let argument = |argument: &&str| match argument.split_at_checked(1) {
+            Some(("@", path)) => self.there(path),
+            Some(("%", path)) => self.operand(path),
+            _ => (*argument).to_owned(),
+        };
+        rdcp(["--key-file", &self.key_of(client)]).args(arguments.iter().map(argument))
+    }
+
+    /// Returns rdcp of alice.
+    pub(crate) fn alice(&self, arguments: &[&str]) -> Setup {
+        self.client("alice", arguments)
+    }
+
+    /// Returns the directory of all.
+    pub(crate) fn directory(&self) -> &Path {
+        self.place.path()
+    }
+}
+
+/// Returns the server of a directory with its files `root` and `keys`.
+pub(crate) fn serve(place: &Path, options: &[&str]) -> Setup {
+    let [root, keys] = ["root", "keys"].map(|name| place.join(name).display().to_string());
+    rdcp(["--serve", "--listen-port", "0", "--root", &root])
+        .args(["--key-file", &keys])
+        .args(options)
+}
+
+/// Makes a key for a client: a line in the file `keys`, and a file with the client's name.
+pub(crate) fn add_client(place: &Path, client: &str) {
+    let made = rdcp(["--new-key", client]).start().end();
+    made.exits(0);
+    let file = |name: &str| {
+        let path = place.join(name);
+        let file = OpenOptions::new().append(true).create(true).open(&path);
+        let file = file.expect("a file");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("the test's own file");
+        file
+    };
+    file("keys").write_all(&made.stdout).expect("a key file");
+    file(client).write_all(&made.stdout).expect("a key file");
+}

@@ -4,10 +4,8 @@ use std::{fs, os::unix::fs::symlink};
 
 use rustix::process::Signal;
 
-use crate::{
-    serving::served::{Served, add_client, rdcp},
-    support::programs::{eventually, hosts::Outcome},
-};
+use super::{Served, add_client, rdcp};
+use crate::support::programs::{eventually, hosts::Outcome};
 
 #[test]
 fn only_clients_with_a_key_are_served() {

@@ -10,7 +10,7 @@ use tokio::{
     task::yield_now,
 };
 
-use super::{CHUNK, POOL, pace::undisturbed, pair, small};
+use super::{CHUNK, POOL, order::undisturbed, pair, small};
 use crate::support::{
     data_path::DataPath,
     pattern::{Pattern, own},

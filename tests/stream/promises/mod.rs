@@ -1,15 +1,12 @@
 //! The promises of a stream over any data path. Each promise is one function of the data path, that returns
 //! `Ok` if the promise is kept. Every promise runs over every data path.
 
-pub(crate) mod answers;
 pub(crate) mod closing;
 pub(crate) mod dropping;
 pub(crate) mod order;
-pub(crate) mod pace;
-pub(crate) mod quiet_ends;
 pub(crate) mod sharing;
 
-pub(crate) use crate::support::pools::{CHUNK, DEPTH, POOL, pair, small};
+pub(crate) use crate::support::data_path::{CHUNK, DEPTH, POOL, pair, small};
 
 /// Makes a module with a test of every promise over one data path.
 macro_rules! over {
@@ -18,15 +15,15 @@ macro_rules! over {
             promises! { over $path:
                 order::bytes_of_every_size_arrive_in_order, order::streams_of_random_sizes_arrive_whole,
                 order::small_and_large_writes_arrive_in_order,
-                pace::a_slow_reader_loses_nothing, pace::a_slow_writer_loses_nothing,
-                pace::an_unread_direction_does_not_block_the_other,
-                pace::a_paused_reader_is_not_taken_for_dead,
-                pace::a_pause_in_small_messages_is_not_taken_for_a_death,
-                pace::shutdown_does_not_wait_for_the_reader,
-                answers::one_byte_is_answered_without_a_flush,
-                answers::small_writes_are_sent_without_a_flush,
-                answers::both_ends_can_write_before_they_read,
-                answers::a_large_answer_does_not_block_shutdown,
+                order::a_slow_reader_loses_nothing, order::a_slow_writer_loses_nothing,
+                order::an_unread_direction_does_not_block_the_other,
+                order::a_paused_reader_is_not_taken_for_dead,
+                order::a_pause_in_small_messages_is_not_taken_for_a_death,
+                order::shutdown_does_not_wait_for_the_reader,
+                sharing::one_byte_is_answered_without_a_flush,
+                sharing::small_writes_are_sent_without_a_flush,
+                sharing::both_ends_can_write_before_they_read,
+                sharing::a_large_answer_does_not_block_shutdown,
                 closing::one_direction_ends_and_the_other_goes_on, closing::finish_waits_for_confirm,
                 closing::finish_reports_a_missing_confirmation, closing::a_reader_can_stop_its_writer,
                 closing::close_does_not_wait_for_the_peer_to_close, closing::stop_ends_one_direction_only,
@@ -36,16 +33,16 @@ macro_rules! over {
                 dropping::a_dropped_write_half_is_an_error_at_the_peer,
                 dropping::a_dropped_reader_is_an_error_at_the_writer,
                 dropping::finish_fails_if_the_reader_left_bytes_unread, dropping::a_panic_is_no_end_of_file,
-                quiet_ends::a_drop_after_shutdown_lets_the_peer_end,
-                quiet_ends::a_drop_after_shutdown_stops_a_peer_that_goes_on,
-                quiet_ends::a_dropped_end_does_not_wait_for_ever,
-                quiet_ends::shutdown_succeeds_if_a_stopped_reader_had_all,
-                quiet_ends::a_dropped_read_half_leaves_the_writer_alone,
-                quiet_ends::a_cancelled_shutdown_sends_its_fin,
-                quiet_ends::with_fin_a_dropped_stream_delivers_everything,
-                quiet_ends::with_fin_both_ends_can_be_dropped_at_once,
-                quiet_ends::with_fin_a_panic_is_no_end_of_file,
-                quiet_ends::with_fin_a_peer_that_does_not_read_gets_no_false_end,
+                dropping::a_drop_after_shutdown_lets_the_peer_end,
+                dropping::a_drop_after_shutdown_stops_a_peer_that_goes_on,
+                dropping::a_dropped_end_does_not_wait_for_ever,
+                dropping::shutdown_succeeds_if_a_stopped_reader_had_all,
+                dropping::a_dropped_read_half_leaves_the_writer_alone,
+                dropping::a_cancelled_shutdown_sends_its_fin,
+                dropping::with_fin_a_dropped_stream_delivers_everything,
+                dropping::with_fin_both_ends_can_be_dropped_at_once,
+                dropping::with_fin_a_panic_is_no_end_of_file,
+                dropping::with_fin_a_peer_that_does_not_read_gets_no_false_end,
                 sharing::both_directions_work_at_once, sharing::halves_work_in_two_tasks_at_once,
                 sharing::cancelled_futures_lose_nothing, sharing::vectored_and_empty_writes_arrive,
             }

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::support::programs::{End, Place, Running, Setup, built, program};
+use super::{End, Place, Running, Setup, built, program};
 
 /// Returns rdpipe with these arguments and an empty stdin.
 pub fn rdpipe(arguments: &[&str]) -> Setup {

@@ -7,11 +7,8 @@ pub(crate) mod hosts;
 pub(crate) mod local_hosts;
 pub(crate) mod rdcat;
 mod rig;
-mod running;
+pub(crate) mod running;
 pub(crate) mod servers;
-pub(crate) mod unread;
-pub(crate) mod verbs_page;
-mod watch;
 
 pub(crate) use super::{
     limits::{generous, limit, patience, soon},
@@ -21,9 +18,9 @@ pub(crate) use super::{
 };
 pub use deaths::{Doomed, Victim, written};
 pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma, machine};
-pub use running::{End, Running, Setup, program, rdrecv, rdsend};
-pub use watch::{
-    cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib, write_position,
+pub use running::{
+    End, Running, Setup, cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib,
+    program, rdrecv, rdsend, write_position,
 };
 
 use std::{

@@ -1,13 +1,15 @@
-//! Programs as processes of a test. Every wait for a process has a limit, and every process ends with its test.
+//! Programs as processes of a test, facts about them from `/proc`, and a stderr that is not read. Every wait for a
+//! process has a limit, and every process ends with its test.
 
 use std::{
     ffi::OsStr,
-    fs,
+    fs::{self, File},
     io::Read,
     os::{
         fd::OwnedFd,
         unix::process::{CommandExt, ExitStatusExt},
     },
+    path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex},
     thread::{self, JoinHandle},
@@ -16,10 +18,15 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    fd::AsFd,
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io::{Errno, ioctl_fionread, write},
+    pipe::{PipeFlags, pipe_with},
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
 
-use super::{built, eventually, generous};
+use super::{built, generous};
+use crate::support::process::{field, status_kib};
 
 /// A program with its arguments and environment, before its start.
 pub struct Setup {
@@ -352,5 +359,120 @@ impl Transcript {
         }
         let text = self.text.0.lock().expect("no thread panics with this lock");
         text.0.clone()
+    }
+}
+
+/// Calls `probe` every millisecond until it returns a result: some facts of the kernel can only be polled. Fails after
+/// [`generous`] with `what` in the message.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let limit = generous();
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "waited {limit:?} for {what}, which did not happen"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns the offset up to which the process has written a file below `directory`, with or without a name, or
+/// `None` if it has no such file open.
+pub fn write_position(process: &Running, directory: &Path) -> Option<u64> {
+    let proc = format!("/proc/{}", process.id());
+    let entries = fs::read_dir(format!("{proc}/fd")).ok()?;
+    let mut positions = entries.flatten().filter_map(|entry| {
+        let number = entry.file_name().to_string_lossy().into_owned();
+        let below = fs::read_link(entry.path()).ok()?.starts_with(directory);
+        let info = fs::read_to_string(format!("{proc}/fdinfo/{number}"));
+        let info = info.ok().filter(|_| below)?;
+        let writes = field(&info, "flags:").is_some_and(|flags| !flags.ends_with('0'));
+        field(&info, "pos:").filter(|_| writes)?.parse().ok()
+    });
+    positions.next()
+}
+
+/// Returns the number of unread bytes in a pipe.
+pub fn held_bytes(pipe: impl AsFd) -> u64 {
+    ioctl_fionread(pipe).expect("a pipe tells what is in it")
+}
+
+/// Returns true if this process, and so every program that it starts, ignores the signal, as after `&` of a shell
+/// or `nohup`.
+pub fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("a process has a status");
+    let mask = field(&status, "SigIgn:").expect("the kernel tells");
+    let mask = u64::from_str_radix(mask, 16).expect("a number");
+    mask & (1 << (signal.as_raw() - 1)) != 0
+}
+
+/// Returns the peak of the resident memory of the process, in KiB.
+pub fn peak_kib(process: &Running) -> u64 {
+    status_kib(&process.id().to_string(), "VmHWM:")
+}
+
+/// Returns the memory that the process has registered with devices, in KiB.
+pub fn pinned_kib(process: &Running) -> u64 {
+    status_kib(&process.id().to_string(), "VmPin:")
+}
+
+/// Returns the processor time that the process has used, in ticks of 10 ms.
+pub fn cpu_ticks(process: &Running) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("it runs");
+    let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+    let ticks = |field: &str| field.parse::<u64>().expect("a number");
+    // Fields 14 and 15 of proc_pid_stat(5); the first field after the name is field 3.
+    fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(2)
+        .map(ticks)
+        .sum()
+}
+
+/// A pipe that a program has as its stderr, and that is read only when the test calls [`read`](Self::read).
+pub struct Unread {
+    reader: OwnedFd,
+    /// The bytes that were in the pipe before the program wrote.
+    before: usize,
+}
+
+impl Unread {
+    /// Returns an empty pipe, and its end for the program.
+    pub fn empty() -> (Self, Stdio) {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let before = 0;
+        (Self { reader, before }, writer.into())
+    }
+
+    /// Returns a pipe that takes no byte more until it is read, and its end for the program.
+    pub fn full() -> (Self, Stdio) {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let flags = fcntl_getfl(&writer).expect("an open pipe");
+        fcntl_setfl(&writer, flags | OFlags::NONBLOCK).expect("an open pipe");
+        let mut before = 0;
+        loop {
+            match write(&writer, &[b'.'; 4096]) {
+                Ok(count) => before += count,
+                Err(Errno::AGAIN) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        fcntl_setfl(&writer, flags).expect("an open pipe");
+        (Self { reader, before }, writer.into())
+    }
+
+    /// Reads the pipe to its end on a thread. The result is what the program wrote.
+    pub fn read(self) -> JoinHandle<String> {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let read = File::from(self.reader).read_to_end(&mut bytes);
+            read.expect("a pipe can be read");
+            String::from_utf8_lossy(&bytes[self.before..]).into_owned()
+        })
     }
 }

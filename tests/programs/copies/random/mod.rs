@@ -12,8 +12,6 @@
 mod command;
 mod judge;
 mod scene;
-mod server;
-mod steps;
 
 use std::{
     env,
@@ -35,11 +33,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use self::{
-    command::{Existing, Keeps, Operands, Peer, Run, Way},
+    command::{Existing, Keeps, Operands, Peer, Run, Server, Way, make_keys},
     judge::{Facts, Fault},
-    scene::{Maker, Traits, USER},
-    server::{Server, make_keys},
-    steps::Step,
+    scene::{Maker, Step, Traits, USER},
 };
 use super::{compare::Tree, trees::is_root};
 use crate::support::{

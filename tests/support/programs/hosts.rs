@@ -1,22 +1,42 @@
-//! The network that `scripts/hosts` makes for a test, or the one that `scripts/guests` made for all of them.
+//! Real hosts for the tests of rdpipe: network namespaces with an sshd each, made by `scripts/hosts`.
+//!
+//! The hosts are h1, h2, ... at 10.77.0.1, 10.77.0.2, ...; only the ssh configuration of the controller has these
+//! names. The controller runs on ctl. Every process and file of the hosts is gone after the test, even if the test is
+//! killed.
 
 use std::{
     ffi::OsStr,
-    fs,
-    io::{BufRead, BufReader},
+    fs::{self, File, OpenOptions},
+    io::{BufRead, BufReader, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use super::{
-    processes::{self, Process},
-    terminal::Terminal,
+use rustix::{
+    fs::OFlags,
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Action, tcflow},
 };
-use crate::support::programs::{
-    Running, Setup, built, eventually, generous, install, limit, program, skip,
-};
+
+use super::{End, Running, Setup, built, eventually, generous, install, limit, program, skip};
+
+/// Returns `bytes` bytes of text in which no two lines are alike.
+pub fn text(bytes: usize) -> Vec<u8> {
+    let lines = (0_u64..).map(|number| format!("{number:x} of many lines to tell apart\n"));
+    let mut text: Vec<u8> = lines
+        .take(bytes / 20 + 1)
+        .flat_map(String::into_bytes)
+        .collect();
+    text.truncate(bytes);
+    text
+}
 
 /// The program that reaches hosts of this network: `ssh`, with the configuration that names them.
 pub const SSH: &str = "/usr/bin/ssh";
@@ -93,7 +113,7 @@ impl Network {
         }
         let directory = PathBuf::from(directory.trim());
         let space = fs::read_to_string(directory.join("ctl/netns")).map_err(|e| e.to_string())?;
-        let ctl = processes::of_space("net", space.trim())
+        let ctl = of_space("net", space.trim())
             .first()
             .map(|process| process.id);
         Ok(Self {
@@ -270,7 +290,7 @@ impl Network {
             _ => ("pidns", "pid"),
         };
         let space = fs::read_to_string(self.directory.join(host).join(file));
-        let mut all = processes::of_space(kind, space.expect("the script wrote it").trim());
+        let mut all = of_space(kind, space.expect("the script wrote it").trim());
         if host == "ctl" {
             // The processes of the script have a PID namespace of their own and do not count.
             let ours = fs::read_link("/proc/self/ns/pid").expect("this is Linux");
@@ -361,5 +381,207 @@ impl Drop for Network {
             }
             thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// Checks of a program that has ended.
+pub trait Outcome {
+    /// Checks that the program exited with 0, wrote `stdout`, and wrote nothing to stderr.
+    fn is(&self, stdout: impl AsRef<[u8]>);
+
+    /// Checks that the program exited with `code`, and that its stderr contains all these words.
+    fn tells(&self, code: i32, words: &[&str]);
+
+    /// Checks that its stderr contains none of these words.
+    fn is_silent_on(&self, words: &[&str]);
+}
+
+impl Outcome for End {
+    #[track_caller]
+    fn is(&self, stdout: impl AsRef<[u8]>) {
+        assert_eq!(self.exits(0), "");
+        let (found, expected) = (&self.stdout, stdout.as_ref());
+        if found != expected {
+            let same = found.iter().zip(expected).take_while(|(a, b)| a == b);
+            panic!(
+                "{} bytes came out and {} were expected; the first {} are the same",
+                found.len(),
+                expected.len(),
+                same.count()
+            );
+        }
+    }
+
+    #[track_caller]
+    fn tells(&self, code: i32, words: &[&str]) {
+        let text = self.exits(code);
+        for word in words {
+            assert!(text.contains(word), "it did not say {word:?}, but:\n{text}");
+        }
+    }
+
+    #[track_caller]
+    fn is_silent_on(&self, words: &[&str]) {
+        for word in words {
+            assert!(
+                !self.stderr.contains(word),
+                "it said {word:?}:\n{}",
+                self.stderr
+            );
+        }
+    }
+}
+
+/// A process that runs, or at least is no zombie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its process ID in the namespace of the test.
+    pub id: u32,
+    /// Its arguments, separated by spaces; its name in brackets if it has no arguments.
+    pub line: String,
+    /// True for process 1 of a PID namespace.
+    pub is_first: bool,
+}
+
+impl Process {
+    /// Returns true for the worker of an agent.
+    pub fn is_worker(&self) -> bool {
+        self.line.contains("--agent=worker")
+    }
+
+    /// Sends SIGKILL.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.id).ok().and_then(Pid::from_raw);
+        // The process may have ended already.
+        let _ = kill_process(id.expect("a number of a process"), signal);
+    }
+
+    pub fn runs(&self) -> bool {
+        look_at(self.id).is_some_and(|now| now.line == self.line)
+    }
+
+    /// Returns true for a process of sshd.
+    pub fn is_sshd(&self) -> bool {
+        self.line.starts_with("sshd")
+    }
+
+    /// Returns its direct children.
+    pub fn children(&self) -> Vec<Self> {
+        let children = format!("/proc/{}/task/{}/children", self.id, self.id);
+        let children = fs::read_to_string(children).unwrap_or_default();
+        let numbers = children.split_whitespace().flat_map(str::parse);
+        numbers.filter_map(look_at).collect()
+    }
+}
+
+/// Returns all processes of a namespace of this kind and name in /proc, the oldest first.
+pub fn of_space(kind: &str, name: &str) -> Vec<Process> {
+    let mut numbers: Vec<u32> = fs::read_dir("/proc")
+        .expect("this is Linux")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| {
+            let space = fs::read_link(format!("/proc/{number}/ns/{kind}"));
+            space.is_ok_and(|space| space == Path::new(name))
+        })
+        .collect();
+    numbers.sort_by_key(|number| started(*number));
+    numbers.into_iter().filter_map(look_at).collect()
+}
+
+fn look_at(id: u32) -> Option<Process> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        lines
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
+    if field("State:")?.starts_with(['Z', 'X']) {
+        return None;
+    }
+    let numbers = field("NSpid:")?.split_whitespace().collect::<Vec<_>>();
+    let line = fs::read(format!("/proc/{id}/cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    let line = match line.trim_end() {
+        "" => format!("[{}]", field("Name:")?),
+        line => line.to_owned(),
+    };
+    Some(Process {
+        id,
+        line,
+        is_first: numbers.len() > 1 && numbers.last() == Some(&"1"),
+    })
+}
+
+/// Returns the start of a process, in ticks since the start of the machine.
+fn started(id: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // Field 22 of proc_pid_stat(5); the first field after the name is field 3.
+    let field = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19));
+    field.and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Both ends of a pseudo-terminal. Dropping them hangs up the terminal.
+pub struct Terminal {
+    keyboard: File,
+    inside: File,
+}
+
+impl Terminal {
+    pub fn new() -> Self {
+        let outside = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC);
+        let outside: OwnedFd = outside.expect("a terminal");
+        grantpt(&outside).expect("it is ours");
+        unlockpt(&outside).expect("it is ours");
+        let name = ptsname(&outside, Vec::new()).expect("it has a name");
+        let inside = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(i32::try_from(OFlags::NOCTTY.bits()).expect("a small number"))
+            .open(std::ffi::OsStr::from_bytes(name.as_bytes()))
+            .expect("it is ours");
+        Self {
+            keyboard: File::from(outside),
+            inside,
+        }
+    }
+
+    /// Returns the end for a program, as its stdin or controlling terminal.
+    pub fn inside(&self) -> File {
+        self.inside.try_clone().expect("a descriptor")
+    }
+
+    /// Reads what programs show on the terminal, up to `words`. Blocks if they show nothing more.
+    pub fn shows(&mut self, words: &str) {
+        let mut shown = String::new();
+        let mut buffer = [0; 1024];
+        while !shown.contains(words) {
+            let count = self.keyboard.read(&mut buffer).expect("an open terminal");
+            shown += &String::from_utf8_lossy(&buffer[..count]);
+        }
+    }
+
+    /// Stops the output of programs, as ^S does, or continues it.
+    pub fn stop(&self, is_stopped: bool) {
+        let action = if is_stopped {
+            Action::OOff
+        } else {
+            Action::OOn
+        };
+        tcflow(&self.inside, action).expect("a terminal");
+    }
+
+    /// Types `keys` at the keyboard; `\x03` is ^C.
+    pub fn types(&mut self, keys: &str) {
+        self.keyboard
+            .write_all(keys.as_bytes())
+            .expect("a terminal takes keys");
     }
 }

@@ -2,16 +2,6 @@
 //!
 //! A server runs until its [`Server`] is dropped, under an ordinary user where it can, in a directory of its own.
 
-mod databases;
-mod files;
-mod speed;
-mod web;
-
-pub use databases::{postgres, redis};
-pub use files::{git, rsync};
-pub use speed::{iperf, ready_for_test};
-pub use web::nginx;
-
 use std::{
     path::{Path, PathBuf},
     process::{ChildStdin, Stdio},
@@ -146,4 +136,138 @@ fn held(service: &Service, directory: &Path, script: &Path) -> String {
          cd / && rm -rf $directory\n\
          echo '== stopped' >&2\n"
     )
+}
+
+/// Returns `PostgreSQL` with an empty database, which asks clients of the test network for no password. Each connection
+/// is a process.
+pub fn postgres(address: &str) -> Service {
+    Service {
+        name: "postgres",
+        port: 5432,
+        script: format!(
+            "PATH=$PATH:$(echo /usr/lib/postgresql/*/bin)\n\
+             initdb -D data -U postgres -A trust -E UTF8 --locale=C --no-sync >initdb.log\n\
+             echo 'host all all 10.77.0.0/24 trust' >>data/pg_hba.conf\n\
+             exec postgres -D data -p 5432 -c listen_addresses={address} -c unix_socket_directories= -c max_connections=120\n"
+        ),
+        // It listens before it serves.
+        ready: "database system is ready to accept connections",
+        // A fast shutdown ends the sessions too.
+        stop: "INT",
+        is_root: false,
+    }
+}
+
+/// Returns Redis, which keeps everything in memory.
+pub fn redis(address: &str) -> Service {
+    Service {
+        name: "redis",
+        port: 6379,
+        script: format!(
+            "exec redis-server --port 6379 --bind {address} --protected-mode no --save '' --appendonly no --loglevel warning\n"
+        ),
+        ready: LISTENING,
+        stop: "TERM",
+        is_root: false,
+    }
+}
+
+/// A function of bash that makes a tree of files of many sizes, of this many bytes and a few more, in a folder.
+const TREE: &str = "\
+tree() {\n\
+    mkdir -p $1/small $1/deep/er\n\
+    head -c $2 /dev/urandom >$1/large\n\
+    for i in $(seq 100); do head -c $((i * i * 7 % 60000)) /dev/urandom >$1/small/$i; done\n\
+    : >$1/deep/empty\n\
+    printf x >$1/deep/er/byte\n\
+}\n";
+
+/// Returns an rsync daemon with the modules `tree`, which has a tree with a file of `bytes`, and `back`, which is
+/// empty.
+pub fn rsync(address: &str, bytes: usize) -> Service {
+    Service {
+        name: "rsync",
+        port: 8730,
+        script: format!(
+            "{TREE}\
+             tree tree {bytes}\n\
+             mkdir back\n\
+             printf '%s\\n' 'use chroot = no' 'read only = no' \"[tree]\" \"path = $PWD/tree\" \"[back]\" \"path = $PWD/back\" >rsyncd.conf\n\
+             exec rsync --daemon --no-detach --config rsyncd.conf --address {address} --port 8730\n"
+        ),
+        ready: LISTENING,
+        stop: "TERM",
+        is_root: false,
+    }
+}
+
+/// Returns a daemon of the git protocol with `repository.git`, whose tree has a file of `bytes` and which takes pushes.
+/// Each connection is a process.
+pub fn git(address: &str, bytes: usize) -> Service {
+    Service {
+        name: "git",
+        port: 9418,
+        script: format!(
+            "{TREE}\
+             git config --global user.name tester; git config --global user.email tester@localhost\n\
+             git init -q -b main work\n\
+             tree work {bytes}\n\
+             for i in 1 2 3; do date +%N$i >work/time; git -C work add -A; git -C work commit -qm \"change $i\"; done\n\
+             git clone -q --bare work repository.git\n\
+             exec git daemon --base-path=. --export-all --enable=receive-pack --reuseaddr --listen={address} --port=9418\n"
+        ),
+        ready: LISTENING,
+        stop: "TERM",
+        is_root: false,
+    }
+}
+
+/// Returns the server of iperf3, which serves one client at a time, and refuses others. Its output has a line
+/// [`ready_for_test`] when it is ready for the next one.
+pub fn iperf(address: &str) -> Service {
+    Service {
+        name: "iperf3",
+        port: 5201,
+        script: format!("exec iperf3 --server --bind {address} --port 5201 --forceflush\n"),
+        ready: "(test #1)",
+        stop: "TERM",
+        is_root: false,
+    }
+}
+
+/// Returns the words by which the server of iperf3 says that it is ready for the client with this number, from 1.
+pub fn ready_for_test(number: usize) -> String {
+    format!("(test #{number})")
+}
+
+/// The configuration of nginx: two processes, with room for thousands of connections at once.
+const CONFIGURATION: &str = "\
+worker_processes 2;\n\
+worker_rlimit_nofile 16384;\n\
+pid nginx.pid;\n\
+error_log stderr warn;\n\
+events { worker_connections 8192; }\n\
+http {\n\
+    access_log off;\n\
+    client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;\n\
+    keepalive_requests 100000;\n\
+    server { listen ADDRESS:8080 backlog=4096; root tree; location = /count { stub_status; } }\n\
+}\n";
+
+/// Returns nginx with a tree of files, of which `/large` has `bytes`, and its counters at `/count`.
+pub fn nginx(address: &str, bytes: usize) -> Service {
+    let configuration = CONFIGURATION.replace("ADDRESS", address);
+    Service {
+        name: "nginx",
+        port: 8080,
+        script: format!(
+            "{TREE}\
+             tree tree {bytes}\n\
+             cat >nginx.conf <<'END'\n{configuration}END\n\
+             exec nginx -p \"$PWD\" -e stderr -c nginx.conf -g 'daemon off;'\n"
+        ),
+        ready: LISTENING,
+        stop: "TERM",
+        is_root: false,
+    }
 }
