@@ -33,19 +33,6 @@ fn the_first_example_of_the_manual_works() {
 }
 
 #[test]
-fn a_host_may_appear_any_number_of_times() {
-    let hosts = Hosts::new("");
-    let end = hosts.run(&[
-        "a:echo x",
-        "b:sed s/$/b/",
-        "a:sed s/$/a/",
-        "a:sed s/$/A/",
-        "b:cat",
-    ]);
-    gives(&end, 0, "xbaA\n");
-}
-
-#[test]
 fn commands_arrive_as_they_were_typed() {
     let hosts = Hosts::new("");
     for (command, output) in [
@@ -168,20 +155,6 @@ fn files_can_be_in_the_middle() {
     gives(&end, 0, "two\nthree\n");
     let end = hosts.run(&["a:echo drained; exit 3", "b:< f", "a:cat"]);
     gives(&end, 3, "");
-}
-
-#[test]
-fn output_files_without_input_behave_as_in_a_shell() {
-    let hosts = Hosts::new("");
-    hosts.file("a", "old", b"content");
-    gives(&hosts.run(&["a:> old"]), 0, "");
-    assert_eq!(hosts.read("a", "old"), b"");
-    gives(&hosts.run(&["a:> new"]), 0, "");
-    gives(&hosts.run(&["a:>> touched"]), 0, "");
-    assert!(hosts.has("a", "new") && hosts.has("a", "touched"));
-    hosts.file("a", "old", b"content");
-    gives(&hosts.run(&["a:>> old"]), 0, "");
-    assert_eq!(hosts.read("a", "old"), b"content");
 }
 
 #[test]
@@ -394,16 +367,6 @@ fn a_missing_agent_is_explained() {
     let end = hosts.run(&["a:sleep 100", "bad:cat", "c:> f"]);
     says(&end, 255, &["stage 2 (bad)", "no such pod"]);
     assert!(!hosts.has("c", "f"));
-}
-
-#[test]
-fn hosts_are_started_in_parallel() {
-    // Each agent waits for all others to start: if they started one after another, the first would wait forever.
-    let slow = Hosts::new("touch $0.$1; until [ $(ls $0.* | wc -l) -ge 8 ]; do sleep 0.02; done");
-    let stages = [
-        "a:echo x", "b:cat", "c:cat", "d:cat", "e:cat", "f:cat", "g:cat", "h:cat",
-    ];
-    gives(&slow.run(&stages), 0, "x\n");
 }
 
 #[test]
