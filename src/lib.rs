@@ -271,7 +271,6 @@ mod reach;
 mod running_time;
 #[cfg(feature = "cli")]
 mod ssh;
-mod stats;
 mod threads;
 mod transport;
 #[cfg(feature = "rdma")]
@@ -288,12 +287,11 @@ pub use faults::Faults;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 pub use frameworks::PeerInfo;
 pub use key::{GeneratedKey, Key, KeyError, KeyId, KeyText};
-pub use stats::Stats;
 #[cfg(feature = "cli")]
 pub(crate) use transport::KeyAcceptor;
 pub use transport::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
-    SendBuffer, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,
+    SendBuffer, Stats, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,
 };
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};

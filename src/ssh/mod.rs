@@ -6,7 +6,8 @@
 //! |---|---|---|
 //! | [`protocol`] | the envelope between controller and agent: orders, edges, frames, the greeting | none |
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
-//! | [`quote`], [`plan`], [`operands`] | segments and operands of command lines | none |
+//! | [`quote`], [`plan`] | words for shells, segments of command lines | none |
+//! | [`operands`] | operands of command lines | none |
 //! | [`launch`] | the process that leads to an agent | tokio, processes |
 //! | [`explain`] | words for failures | none |
 //! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
@@ -17,8 +18,8 @@
 //! | [`outcome`] | how a pipeline ended: statuses, the first cause, the exit status | none |
 //! | [`supervisor`] | decides each next step, and drives sessions and local edges | a state machine without, a driver with |
 //!
-//! Two modules on one level do not use each other, with one exception: `agent` takes the names of signals from
-//! [`explain`]. The agent and the controller share only [`protocol`], [`stage`] and [`edge`].
+//! Two modules on one level do not use each other. The agent and the controller share only [`protocol`], [`stage`],
+//! [`explain`] and [`edge`].
 
 pub(crate) mod agent;
 pub(crate) mod edge;

@@ -1,6 +1,11 @@
-//! Copies over RDMA that succeed: every byte arrives, and `-v` names the device and the port.
+//! Copies over RDMA that succeed, by rdsend and rdrecv, and by rdcat with a ticket: every byte arrives, and `-v` names
+//! the device and the port.
 
-use crate::support::programs::{Place, lacks_rdma, random_bytes, receiver, sender};
+use crate::support::programs::{
+    Place, lacks_rdma, random_bytes,
+    rdcat::{exchange, pair},
+    receiver, sender,
+};
 
 #[test]
 fn files_of_every_size_arrive_over_rdma() {
@@ -53,4 +58,27 @@ fn auto_uses_rdma_where_it_works() {
     for end in [sender.end(), receiver.end()] {
         assert!(end.exits(0).contains(" over RDMA ("), "{}", end.stderr);
     }
+}
+
+#[test]
+fn both_directions_work_at_once_over_rdma() {
+    if lacks_rdma() {
+        return;
+    }
+    let bytes = [(6 << 20) + 7, (9 << 20) + 1];
+    for said in exchange(pair("-v --transport rdma", "-v"), bytes) {
+        assert!(said.contains(" over RDMA ("), "{said}");
+        assert!(
+            said.contains(&format!("Bytes {}\n", bytes[0] + bytes[1])),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn one_direction_works_over_rdma() {
+    if lacks_rdma() {
+        return;
+    }
+    exchange(pair("--transport rdma --recv", ""), [0, 5_000_001]);
 }

@@ -2,10 +2,8 @@
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod copies;
-mod deaths;
 mod examples;
 mod failures;
-mod rdcat;
 #[path = "../support/mod.rs"]
 mod support;
 mod verbs;

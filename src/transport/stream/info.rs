@@ -1,10 +1,10 @@
-//! What was agreed on for a stream, and the methods of the public types that report it.
+//! What was agreed on for a stream, what it has counted, and the methods of the public types that report both.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Direction, Error, Stats, key::KeyId, transport::control::state::State};
+use crate::{Direction, Error, key::KeyId, transport::control::state::State};
 
 /// What was agreed on for a stream. It does not change.
 pub(crate) struct StreamInfo {
@@ -164,6 +164,25 @@ impl std::fmt::Display for Transport {
             Self::Rdma => f.write_str("RDMA"),
         }
     }
+}
+
+/// The counts of one end of a stream at one moment. All counts start at 0 when the stream is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The number of payload bytes given to the data path.
+    pub bytes_sent: u64,
+    /// The number of payload bytes that arrived and were verified.
+    pub bytes_received: u64,
+    /// The number of chunks given to the data path.
+    pub chunks_sent: u64,
+    /// The number of chunks that arrived and were verified.
+    pub chunks_received: u64,
+    /// The number of chunks that this end's RDMA device completed without an event, at most: they were found by a
+    /// timer, some milliseconds later. A chunk that arrives just then is counted too.
+    pub late_completions: u64,
+    /// The time since the stream was connected.
+    pub elapsed: Duration,
 }
 
 /// A view of a stream, for use while its halves are in use elsewhere.

@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-pub use self::info::{Transport, Watch};
+pub use self::info::{Stats, Transport, Watch};
 
 #[cfg(feature = "rdma")]
 pub use rdma_stream::{NotRdma, RdmaStream};
