@@ -14,6 +14,36 @@ use crate::{
     },
 };
 
+/// What `--sweep` asks for: every combination of these values that can be measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sweep {
+    verbs: Vec<VerbName>,
+    /// The sizes of operations in bytes.
+    sizes: Vec<u32>,
+    inlines: Vec<InlineName>,
+    waits: Vec<WaitName>,
+    /// Of how many operations one makes a completion; none for what suits the depth.
+    signals: Option<Vec<u32>>,
+    /// How many operations are posted at once; none for what suits the sizes. A ping-pong has one.
+    depths: Option<Vec<u32>>,
+    figures: Vec<FigureName>,
+}
+
+/// What is measured if only one setting is given: SENDs of the size of a cache line, not inline, with polling.
+impl Default for Sweep {
+    fn default() -> Self {
+        Self {
+            verbs: vec![VerbName::Send],
+            sizes: vec![64],
+            inlines: vec![InlineName::Never],
+            waits: vec![WaitName::Busy],
+            signals: None,
+            depths: None,
+            figures: vec![FigureName::Time, FigureName::Rate],
+        }
+    }
+}
+
 /// The most operations that are posted and not complete. Devices allow some ten thousand.
 const MAX_DEPTH: u64 = 16_384;
 
@@ -227,36 +257,6 @@ const LARGE: u32 = 1 << 20;
 
 /// Of so many operations one makes a completion: half of the default depth, so that there is always one under way.
 const DEFAULT_SIGNAL: u32 = 64;
-
-/// What `--sweep` asks for: every combination of these values that can be measured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sweep {
-    verbs: Vec<VerbName>,
-    /// The sizes of operations in bytes.
-    sizes: Vec<u32>,
-    inlines: Vec<InlineName>,
-    waits: Vec<WaitName>,
-    /// Of how many operations one makes a completion; none for what suits the depth.
-    signals: Option<Vec<u32>>,
-    /// How many operations are posted at once; none for what suits the sizes. A ping-pong has one.
-    depths: Option<Vec<u32>>,
-    figures: Vec<FigureName>,
-}
-
-/// What is measured if only one setting is given: SENDs of the size of a cache line, not inline, with polling.
-impl Default for Sweep {
-    fn default() -> Self {
-        Self {
-            verbs: vec![VerbName::Send],
-            sizes: vec![64],
-            inlines: vec![InlineName::Never],
-            waits: vec![WaitName::Busy],
-            signals: None,
-            depths: None,
-            figures: vec![FigureName::Time, FigureName::Rate],
-        }
-    }
-}
 
 impl Sweep {
     /// Returns the depths of a measurement of bytes per second.
