@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     facts,
-    measure::{OpenTask, TaskSettings, TaskTarget, storage},
+    measure::{OpenTask, TaskSettings, storage},
     messages::{FromPerf, PerfOrder, StorageTask, TaskFault, TaskOrder, TaskResult, ToPerf},
 };
 use crate::{
@@ -105,15 +105,7 @@ impl PerfJob {
                 continue;
             }
             match message {
-                ToPerf::Listen(order) => self.start(&mut running, order, None),
-                ToPerf::Dial {
-                    order,
-                    addresses,
-                    port,
-                } => {
-                    let target = TaskTarget { addresses, port };
-                    self.start(&mut running, order, Some(target));
-                }
+                ToPerf::Task(order) => self.start(&mut running, order),
                 ToPerf::Storage { id, task } => self.start_storage(&mut running, id, task),
                 ToPerf::Cancel { id } => drop(running.take_if(|(running, _)| *running == id)),
                 ToPerf::Finish => return,
@@ -122,7 +114,7 @@ impl PerfJob {
     }
 
     /// Starts one end of a task.
-    fn start(&self, running: &mut RunningTask, order: TaskOrder, target: Option<TaskTarget>) {
+    fn start(&self, running: &mut RunningTask, order: TaskOrder) {
         let (id, cancelled) = (order.id, CancellationToken::new());
         *running = Some((id, cancelled.clone().drop_guard()));
         let context = self.context.clone();
@@ -134,7 +126,7 @@ impl PerfJob {
         tokio::spawn(async move {
             let reporting = context.clone();
             let working = async {
-                let task = OpenTask::open(order, target, &settings, cancelled.clone()).await?;
+                let task = OpenTask::open(order, &settings, cancelled.clone()).await?;
                 if let Some(port) = task.port() {
                     send(&reporting, &FromPerf::Listening { id, port });
                 }
@@ -176,9 +168,9 @@ impl PerfJob {
 /// that reads or writes files.
 fn beyond_listening(message: &ToPerf) -> Option<u32> {
     match message {
-        ToPerf::Dial { order, .. } => Some(order.id),
+        ToPerf::Task(order) => order.target.as_ref().map(|_| order.id),
         ToPerf::Storage { id, .. } => Some(*id),
-        ToPerf::Listen(_) | ToPerf::Cancel { .. } | ToPerf::Finish => None,
+        ToPerf::Cancel { .. } | ToPerf::Finish => None,
     }
 }
 
@@ -269,7 +261,10 @@ impl SupervisedWork for HostWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{TransportPolicy, perf::messages::TaskKind};
+    use crate::{
+        TransportPolicy,
+        perf::messages::{TaskKind, TaskTarget},
+    };
 
     #[test]
     fn a_host_that_only_listens_touches_no_file_and_dials_nothing() {
@@ -283,19 +278,21 @@ mod tests {
         ] {
             assert_eq!(beyond_listening(&ToPerf::Storage { id: 7, task }), Some(7));
         }
-        let order = TaskOrder {
+        let order = |target| TaskOrder {
             id: 8,
             key: String::new(),
             peer: "fs1".to_owned(),
             transport: TransportPolicy::Tcp,
+            target,
             kind: TaskKind::Reach,
         };
-        let dial = ToPerf::Dial {
-            order: order.clone(),
+        let target = TaskTarget {
             addresses: vec!["10.0.0.1".to_owned()],
             port: 25,
         };
+        let dial = ToPerf::Task(order(Some(target)));
         assert_eq!(beyond_listening(&dial), Some(8));
-        assert_eq!(beyond_listening(&ToPerf::Listen(order)), None);
+        let listen = ToPerf::Task(order(None));
+        assert_eq!(beyond_listening(&listen), None);
     }
 }

@@ -27,17 +27,8 @@ pub(crate) struct PerfOrder {
 /// A message from rdperf to an agent. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToPerf {
-    /// Opens a port, reports it with [`FromPerf::Listening`], and carries out the task with the end that dials.
-    Listen(TaskOrder),
-    /// Connects to the end that listens, and carries out the task with it.
-    Dial {
-        /// The task.
-        order: TaskOrder,
-        /// Where the other end may be reached, the best address first.
-        addresses: Vec<String>,
-        /// The port of the other end.
-        port: u16,
-    },
+    /// Carries out a task with the agent of another host.
+    Task(TaskOrder),
     /// Measures a file or a directory of this host alone.
     Storage {
         /// The number of the task.
@@ -75,7 +66,7 @@ pub(crate) enum FromPerf {
     },
 }
 
-/// A task of two agents.
+/// A task of two agents, for one of them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskOrder {
     /// The number of the task, for messages about it.
@@ -86,8 +77,28 @@ pub(crate) struct TaskOrder {
     pub(crate) peer: String,
     /// The transport of the task's streams.
     pub(crate) transport: TransportPolicy,
+    /// Where this agent dials. Without a target it opens a port, and reports that with [`FromPerf::Listening`].
+    pub(crate) target: Option<TaskTarget>,
     /// What the two ends do.
     pub(crate) kind: TaskKind,
+}
+
+/// Where the end of a task is that listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TaskTarget {
+    /// The addresses, the best first.
+    pub(crate) addresses: Vec<String>,
+    pub(crate) port: u16,
+}
+
+impl TaskOrder {
+    /// Returns the end of the task that the agent is.
+    pub(crate) fn end(&self) -> TaskEnd {
+        match self.target {
+            Some(_) => TaskEnd::Dialer,
+            None => TaskEnd::Listener,
+        }
+    }
 }
 
 impl Drop for TaskOrder {

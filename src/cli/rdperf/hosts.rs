@@ -20,7 +20,7 @@ use crate::{
         job::{HostWork, ONLY_AGENT},
         messages::{
             FromPerf, HostFacts, PerfOrder, StorageTask, TaskFault, TaskKind, TaskOrder,
-            TaskResult, ToPerf,
+            TaskResult, TaskTarget, ToPerf,
         },
         report::{measurand::Measurand, series::Sample},
     },
@@ -375,11 +375,11 @@ impl Coordinator {
             key: key.text().to_string(),
             peer: self.hosts.name(peer).to_owned(),
             transport: task.transport,
+            target: None,
             kind: task.kind.clone(),
         };
-        let dial_order = order(task.listener);
-        self.tell(task.listener, &ToPerf::Listen(order(task.dialer)))?;
-        let mut dial_order = Some(dial_order);
+        let mut dial_order = Some(order(task.listener));
+        self.tell(task.listener, &ToPerf::Task(order(task.dialer)))?;
         let mut progress = PairProgress::default();
         // An end that was not told to dial has ended.
         progress.ended[0] = true;
@@ -400,16 +400,13 @@ impl Coordinator {
                 Some((host, FromPerf::Listening { id: of, port }))
                     if of == id && host == task.listener =>
                 {
-                    let Some(order) = dial_order.take() else {
+                    let Some(mut order) = dial_order.take() else {
                         continue;
                     };
                     progress.ended[0] = false;
-                    let dial = ToPerf::Dial {
-                        order,
-                        addresses: self.hosts.addresses(task.dialer, task.listener),
-                        port,
-                    };
-                    self.tell(task.dialer, &dial)?;
+                    let addresses = self.hosts.addresses(task.dialer, task.listener);
+                    order.target = Some(TaskTarget { addresses, port });
+                    self.tell(task.dialer, &ToPerf::Task(order))?;
                 }
                 Some((host, FromPerf::Done { id: of, result })) if of == id => {
                     let other = progress.ended(task, host, result);

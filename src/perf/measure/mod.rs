@@ -1,10 +1,13 @@
 //! The measurements, each with two ends: the end that dials and the end that listens run the same module.
 //!
-//! A task makes its own streams: their number, direction and transport are what is measured. Each task has a fresh key,
-//! from which each of its streams has one of its own (SHA-256), so all streams of a task share one port. Sockets
-//! without the protocol begin with a proof of the task's key in both directions. Verbs use threads that poll, beside a
-//! control connection over TCP that is idle while they run. The peer's key to write or read memory is given out only
-//! here: it belongs to a region that has nothing but the measurement's bytes.
+//! A task makes its own streams: their number, direction and transport are what is measured. They are no edges of the
+//! order: an edge is one stream, which both ends connect before the work begins, and whose fault ends the run. A task
+//! has up to 64 streams, or one after the other, or sockets, and a port that cannot be reached is a result.
+//!
+//! Each task has a fresh key, from which each of its streams has one of its own (SHA-256), so all streams of a task share
+//! one port. Sockets without the protocol begin with a proof of the task's key in both directions. Verbs use threads that
+//! poll, beside a control connection over TCP that is idle while they run. The peer's key to write or read memory is given
+//! out only here: it belongs to a region that has nothing but the measurement's bytes.
 
 mod bandwidth;
 mod connections;
@@ -25,7 +28,7 @@ use self::connections::{
 use crate::{
     Direction, Key, Stream, StreamConfig,
     options::StreamOptions,
-    perf::messages::{Layer, TaskEnd, TaskFault, TaskKind, TaskOrder, TaskResult},
+    perf::messages::{Layer, TaskEnd, TaskFault, TaskKind, TaskOrder, TaskResult, TaskTarget},
 };
 
 /// What all tasks of an agent share.
@@ -41,7 +44,6 @@ pub(crate) struct TaskSettings {
 
 /// One end of a task before the other end is there.
 pub(crate) struct OpenTask {
-    end: TaskEnd,
     order: TaskOrder,
     rdma: crate::RdmaConfig,
     pending: PendingConnections,
@@ -52,35 +54,23 @@ enum PendingConnections {
     Sockets(PendingSockets, SocketTerms),
 }
 
-/// Where the end of a task is that listens.
-pub(crate) struct TaskTarget {
-    /// The addresses, the best first.
-    pub(crate) addresses: Vec<String>,
-    pub(crate) port: u16,
-}
-
 impl OpenTask {
-    /// Opens this end of a task. Without a `target`, it listens. A task that is cancelled fails soon.
+    /// Opens this end of a task. A task that is cancelled fails soon.
     ///
     /// # Cancel safety
     ///
     /// Safe: dropping the future closes what it has opened.
     pub(crate) async fn open(
         order: TaskOrder,
-        target: Option<TaskTarget>,
         settings: &TaskSettings,
         cancelled: CancellationToken,
     ) -> Result<Self, TaskFault> {
         order.kind.check()?;
-        let end = match target {
-            Some(_) => TaskEnd::Dialer,
-            None => TaskEnd::Listener,
-        };
         let key = Key::parse(&order.key);
         let key = key.map_err(|_| "received an invalid key".to_owned())?;
-        let config = config(&order, end, settings);
+        let config = config(&order, settings);
         let rdma = config.rdma.clone();
-        let peer = order.peer.clone();
+        let (peer, target) = (order.peer.clone(), order.target.clone());
         let pending = match streams(&order.kind) {
             None => {
                 let terms = SocketTerms {
@@ -113,7 +103,6 @@ impl OpenTask {
             }
         };
         Ok(Self {
-            end,
             order,
             rdma,
             pending,
@@ -135,11 +124,11 @@ impl OpenTask {
     /// Dropping the future closes the streams of the task. Threads with sockets end when they look at the cancellation.
     pub(crate) async fn carry_out(self) -> Result<TaskResult, TaskFault> {
         let Self {
-            end,
             mut order,
             rdma,
             pending,
         } = self;
+        let end = order.end();
         let peer = std::mem::take(&mut order.peer);
         let mut pending = match pending {
             PendingConnections::Streams(pending) => pending,
@@ -240,7 +229,7 @@ fn sockets(kind: &TaskKind) -> usize {
 }
 
 /// Returns the settings of the streams of a task at one end.
-fn config(order: &TaskOrder, end: TaskEnd, settings: &TaskSettings) -> StreamConfig {
+fn config(order: &TaskOrder, settings: &TaskSettings) -> StreamConfig {
     let stream = StreamOptions {
         transport: order.transport,
         ..settings.stream.clone()
@@ -251,7 +240,7 @@ fn config(order: &TaskOrder, end: TaskEnd, settings: &TaskSettings) -> StreamCon
     };
     match &order.kind {
         TaskKind::Bandwidth(task) => StreamConfig {
-            direction: bandwidth::direction(task.traffic, end),
+            direction: bandwidth::direction(task.traffic, order.end()),
             ..config
         },
         TaskKind::Latency(task) => latency::settings(config, task.wait),
