@@ -161,6 +161,14 @@
 //! [`copy_buf`]: tokio::io::copy_buf
 //! [`shutdown`]: tokio::io::AsyncWriteExt::shutdown
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::missing_panics_doc,
+        reason = "the entry points of the fuzz targets are compiled too, whose panics are what they find"
+    )
+)]
+
 /// The code on this page runs as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/library.md")]
@@ -221,7 +229,8 @@ pub mod fuzzing {
     #[cfg(all(test, feature = "cli"))]
     #[test]
     fn every_seed_is_parsed_or_refused() {
-        const TARGETS: &[(&str, fn(&[u8]))] = &[
+        type Target = (&'static str, fn(&[u8]));
+        const TARGETS: &[Target] = &[
             ("agent_messages", agent_messages),
             ("client_keys", client_keys),
             ("control", control),
@@ -243,7 +252,7 @@ pub mod fuzzing {
         let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
         for folder in std::fs::read_dir(seeds).expect("the repository has seeds") {
             let folder = folder.expect("a folder").path();
-            let is_target = |(name, _): &&(&str, fn(&[u8]))| folder.ends_with(name);
+            let is_target = |(name, _): &&Target| folder.ends_with(name);
             let Some((_, target)) = TARGETS.iter().find(is_target) else {
                 assert!(folder.ends_with("rdma") && cfg!(not(feature = "rdma")));
                 continue;

@@ -196,6 +196,10 @@ struct PipelineRun {
 
 /// What one stage has sent and received.
 #[derive(Default)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "they are no state of one machine, but what was seen"
+)]
 struct StageRecord {
     is_ordered: bool,
     is_answered: bool,
@@ -229,26 +233,26 @@ impl PipelineRun {
         let actions = self.machine.handle(self.now, event);
         assert!(actions.len() <= 8 * (self.stages.len() + 1), "{actions:?}");
         for action in actions {
-            self.check(action);
+            self.check(&action);
         }
         self.check_outcome();
     }
 
-    fn check(&mut self, action: Action) {
+    fn check(&mut self, action: &Action) {
         match action {
             Action::Dial { edge, .. } | Action::Send(_, ToAgent::Dial { edge, .. }) => {
                 self.dials[edge.index()] += 1;
                 assert!(self.dials[edge.index()] <= 2, "edge {edge} is dialed again");
             }
             Action::Send(stage, ToAgent::Order(_)) => {
-                let before = std::mem::replace(&mut self.stages[stage].is_ordered, true);
+                let before = std::mem::replace(&mut self.stages[*stage].is_ordered, true);
                 assert!(!before, "a second order");
             }
             Action::Send(stage, ToAgent::Application(_)) => {
-                let before = std::mem::replace(&mut self.stages[stage].is_answered, true);
+                let before = std::mem::replace(&mut self.stages[*stage].is_answered, true);
                 assert!(!before, "a second Proceed");
                 let ended = |record: &StageRecord| record.has_ended || record.has_reported;
-                assert!(self.stages[..stage].iter().all(ended), "an early Proceed");
+                assert!(self.stages[..*stage].iter().all(ended), "an early Proceed");
             }
             Action::Go => {
                 assert!(!self.is_running, "a second Go");

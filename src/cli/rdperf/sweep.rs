@@ -52,7 +52,7 @@ impl Sweep {
     fn set(&mut self, key: &str, texts: &[&str]) -> Result<(), String> {
         match key {
             "size" => {
-                self.sizes = numbers(texts, 1, u64::from(MAX_OPERATION_BYTES), options::size)?
+                self.sizes = numbers(texts, 1, u64::from(MAX_OPERATION_BYTES), options::size)?;
             }
             "verb" => self.verbs = words(texts, verb)?,
             "inline" => self.inlines = words(texts, inline)?,

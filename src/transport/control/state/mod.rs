@@ -8,10 +8,12 @@
 mod after_drop;
 mod machine;
 
+#[cfg(feature = "rdma")]
+use std::sync::atomic::Ordering;
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::Instant,
 };
@@ -560,6 +562,7 @@ impl State {
 /// arrived for a credit that was not sent.
 const UNGRANTED_CHUNKS: &str = "chunks for slots whose credits were not sent yet";
 
+#[cfg(feature = "rdma")]
 impl State {
     /// Drops all credits, and stops [`take_credit`](Self::take_credit) until [`resume`](Self::resume): their slots are
     /// about to be replaced.
@@ -604,29 +607,31 @@ impl State {
     }
 }
 
+#[cfg(feature = "rdma")]
 impl DataProgress {
     /// Records that at least `bytes` in all have been sent: of two ways to the peer one may be ahead.
     pub(crate) fn raise_sent(&self, bytes: u64) {
-        self.sent.fetch_max(bytes, Relaxed);
+        self.sent.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Returns the number of bytes that have been sent.
     pub(crate) fn sent(&self) -> u64 {
-        self.sent.load(Relaxed)
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Returns the number of bytes that have been received.
     pub(crate) fn received(&self) -> u64 {
-        self.received.load(Relaxed)
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Returns the number of bytes that have arrived at this end and, as far as is known, at the peer.
     pub(crate) fn arrived_at_both(&self) -> u64 {
-        let there = self.peer_received.load(Relaxed);
+        let there = self.peer_received.load(Ordering::Relaxed);
         self.received().saturating_add(there)
     }
 }
 
+#[cfg(feature = "rdma")]
 impl Credits {
     /// Drops all credits, and gives none out until [`resume`](Self::resume).
     fn pause(&mut self) {
