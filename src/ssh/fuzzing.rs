@@ -8,12 +8,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::codec::Decoder;
 
 use super::{
+    frames::{Found, FrameCodec, Greeting, codec},
     local_edge::{LocalEdgeEnd, LocalEdgeEvent},
     plan::{Plan, PlanInput},
     protocol::{
         AgentHello, AgentReport, EdgeId, EdgeLink, Envelope, FaultKind, FromAgent,
         MAX_MESSAGE_BYTES, Payload, ToAgent, WorkFault, decode, encode,
-        frames::{Found, FrameCodec, Greeting, codec},
     },
     session::SessionEnd,
     stage::{FromStage, StageOrder, StageReport, Status, ToStage},

@@ -4,7 +4,8 @@
 //!
 //! | module | holds | I/O |
 //! |---|---|---|
-//! | [`protocol`] | the envelope between controller and agent: orders, edges, frames, the greeting | none |
+//! | [`protocol`] | the envelope between controller and agent: orders, edges, the greeting | none |
+//! | [`frames`] | the frames of a session, and its greeting in the output of a login shell | none |
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
 //! | [`quote`], [`plan`] | words for shells, segments of command lines | none |
 //! | [`operands`] | operands of command lines | none |
@@ -18,12 +19,13 @@
 //! | [`outcome`] | how a pipeline ended: statuses, the first cause, the exit status | none |
 //! | [`supervisor`] | decides each next step, and drives sessions and local edges | a state machine without, a driver with |
 //!
-//! Two modules on one level do not use each other. The agent and the controller share only [`protocol`], [`stage`],
-//! [`explain`] and [`edge`].
+//! Two modules on one level do not use each other. The agent and the controller share only [`protocol`],
+//! [`frames`], [`stage`], [`explain`] and [`edge`].
 
 pub(crate) mod agent;
 pub(crate) mod edge;
 pub(crate) mod explain;
+pub(crate) mod frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 pub(crate) mod launch;

@@ -24,12 +24,9 @@ use zeroize::Zeroize;
 
 use super::{
     explain::{self, Evidence, explain},
+    frames::{Found, Greeting, codec},
     launch::{self, Launch, Lines, Room, StderrPace},
-    protocol::{
-        self, FromAgent, ToAgent, VERSION,
-        frames::{Found, Greeting, codec},
-        greeting,
-    },
+    protocol::{self, FromAgent, ToAgent, VERSION, greeting},
     sealed::{self, SealedSession},
     stage::Status,
 };

@@ -17,10 +17,12 @@ use crate::{
     host::host_name,
     reach,
     running_time::within_running_time,
-    ssh::protocol::{
-        AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode,
+    ssh::{
         frames::{FrameCodec, codec},
-        greeting, parse_greeting,
+        protocol::{
+            AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode, greeting,
+            parse_greeting,
+        },
     },
 };
 

@@ -30,11 +30,10 @@ use crate::{
             edges::{ConnectedEdge, EdgeAcceptance},
             job::{ConnectedEdges, Job, JobContext, Messages, OrderRun, OrderedEdges},
         },
+        frames::{FrameCodec, codec},
         protocol::{
             AgentReport, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, Payload, ToAgent, Work,
-            decode, encode,
-            frames::{FrameCodec, codec},
-            greeting,
+            decode, encode, greeting,
         },
         stage::Status,
     },

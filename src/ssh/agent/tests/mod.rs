@@ -27,9 +27,9 @@ use crate::{
     Direction, GeneratedKey, Key, Stream, StreamConfig, TransportPolicy, connect,
     options::StreamOptions,
     ssh::{
+        frames::{FrameCodec, codec},
         protocol::{
             EdgeId, EdgeOrder, FromAgent, Order, Payload, ToAgent, Work, WorkFault, decode, encode,
-            frames::{FrameCodec, codec},
             greeting, parse_greeting,
         },
         stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},

@@ -9,11 +9,10 @@ use std::io;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
-use super::MAX_MESSAGE_BYTES;
-use crate::ssh::protocol;
+use super::protocol::{self, MAX_MESSAGE_BYTES};
 
 /// Returns the codec for the frames between controller and agent.
-pub(in crate::ssh) fn codec() -> FrameCodec {
+pub(super) fn codec() -> FrameCodec {
     FrameCodec {
         lengths: LengthDelimitedCodec::builder()
             .max_frame_length(MAX_MESSAGE_BYTES)
@@ -24,7 +23,7 @@ pub(in crate::ssh) fn codec() -> FrameCodec {
 
 /// Encodes and decodes the frames between controller and agent.
 #[derive(Debug)]
-pub(in crate::ssh) struct FrameCodec {
+pub(super) struct FrameCodec {
     lengths: LengthDelimitedCodec,
     /// The newline of the last frame has not arrived yet.
     expects_newline: bool,
