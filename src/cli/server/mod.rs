@@ -243,7 +243,8 @@ impl<S: Service> Server<S> {
         };
         let exit = self.finish(caught, grace, &accepting).await;
         self.ended.cancel();
-        let _ = periodic.await;
+        // The thread may hang in a file.
+        let _ = timeout(END_LIMIT, periodic).await;
         self.service.report(self.status(), true);
         Ok(exit)
     }
