@@ -6,17 +6,16 @@
 //! confirming it are the caller's part, because a program, a pipeline's own end and an agent's stage do these at
 //! different times.
 
-pub(crate) mod pump;
+mod pump;
 
-use std::{io, sync::Arc, thread, time::Duration};
+use std::{io, sync::Arc, thread};
 
-use tokio::{
-    io::{AsyncBufRead, AsyncRead, AsyncWrite},
-    runtime::{Handle, Runtime},
-};
+use tokio::runtime::{Handle, Runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Error, ReadHalf, Stream, Watch, WriteHalf, fd::Source, threads, transport::FillSlots};
+use crate::{Error, ReadHalf, Stream, Watch, WriteHalf, threads};
+
+pub(crate) use pump::{receive_all, send_all, send_all_and_finish};
 
 /// The end that failed while bytes were carried between a stream and a local file, pipe or terminal.
 ///
@@ -130,93 +129,6 @@ impl Finish for WriteHalf {
     }
 }
 
-/// Sends all of `source` through `stream`, and no end of stream: more bytes may follow.
-///
-/// Returns the number of bytes. Bytes in a partly filled slot are posted when the source is idle.
-/// The call fails as soon as the stream does, even while the source is idle.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that were read stay in the stream's slots; only their number is lost.
-pub(crate) async fn send_all<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
-where
-    S: AsyncRead + Unpin,
-    T: FillSlots + Watched,
-{
-    let watch = stream.watch();
-    unless_interrupted(&watch, pump::fill(source, stream)).await?
-}
-
-/// Sends all of `source` and the end of the stream, and waits until the peer has confirmed both.
-///
-/// Returns the number of bytes. If the source is not a regular file, the call waits for
-/// [`SETTLE_DELAY`] before it sends the end of the stream; a caller that handles signals must drop
-/// the future when one arrives.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that were read stay in the stream's slots. The stream ends only if the end was sent before
-/// the future was dropped.
-pub(crate) async fn send_all_and_finish<T>(
-    source: &mut Source,
-    stream: &mut T,
-) -> Result<u64, CarryError>
-where
-    T: FillSlots + Watched + Finish,
-{
-    let sent = send_all(source, stream).await?;
-    if !source.is_regular_file() {
-        tokio::time::sleep(SETTLE_DELAY).await;
-    }
-    stream.finish().await?;
-    Ok(sent)
-}
-
-/// The time between the end of a source that is not a regular file and the end of the stream.
-///
-/// `^C` sends a signal to every program of a shell's pipeline. If the program in front of the pipe
-/// dies first, its unfinished output must not be delivered as a complete one: this program needs the
-/// time to receive its own signal. The thread that handles signals needs one turn of the scheduler,
-/// well under a millisecond on an idle machine; 10 ms are many turns, and too short for a user to see.
-const SETTLE_DELAY: Duration = Duration::from_millis(10);
-
-/// Receives all of `stream` into `sink`, up to the verified end of the stream, and flushes the sink.
-///
-/// Returns the number of bytes. The output is not committed and the peer is not told: a caller
-/// commits its output first, and confirms the stream afterwards.
-///
-/// The call fails as soon as the stream does, even while the sink takes nothing. A failure that
-/// arrives after the last byte and before the return counts as well: a peer that is gone by then
-/// has not been served.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that the sink took are consumed from the stream; only their number is lost.
-pub(crate) async fn receive_all<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
-where
-    R: AsyncBufRead + Watched + Unpin,
-    W: AsyncWrite + Unpin,
-{
-    let watch = stream.watch();
-    let received = unless_interrupted(&watch, pump::drain(stream, sink)).await??;
-    match watch.error() {
-        None => Ok(received),
-        Some(error) => Err(error.into()),
-    }
-}
-
 /// A thread with a tokio runtime of its own, on which bytes are carried.
 ///
 /// Files are read and written on the thread that carries their bytes. With one thread for each edge
@@ -304,7 +216,9 @@ mod tests {
 
     use rustix::pipe::pipe;
 
-    use super::{CarryError, SETTLE_DELAY, Watched, receive_all, send_all, send_all_and_finish};
+    use super::{
+        CarryError, Watched, pump::SETTLE_DELAY, receive_all, send_all, send_all_and_finish,
+    };
     use crate::{
         Error, Key, Listener, Stream, StreamConfig, TransportPolicy, connect,
         fd::{Sink, Source},

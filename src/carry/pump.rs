@@ -7,12 +7,100 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
-use super::CarryError;
-use crate::transport::FillSlots;
+use super::{CarryError, Finish, Watched, unless_interrupted};
+use crate::{fd::Source, transport::FillSlots};
+
+/// Sends all of `source` through `stream`, and no end of stream: more bytes may follow.
+///
+/// Returns the number of bytes. Bytes in a partly filled slot are posted when the source is idle.
+/// The call fails as soon as the stream does, even while the source is idle.
+///
+/// # Errors
+///
+/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
+///
+/// # Cancel safety
+///
+/// Bytes that were read stay in the stream's slots; only their number is lost.
+pub(crate) async fn send_all<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
+where
+    S: AsyncRead + Unpin,
+    T: FillSlots + Watched,
+{
+    let watch = stream.watch();
+    unless_interrupted(&watch, fill(source, stream)).await?
+}
+
+/// Sends all of `source` and the end of the stream, and waits until the peer has confirmed both.
+///
+/// Returns the number of bytes. If the source is not a regular file, the call waits for
+/// [`SETTLE_DELAY`] before it sends the end of the stream; a caller that handles signals must drop
+/// the future when one arrives.
+///
+/// # Errors
+///
+/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
+///
+/// # Cancel safety
+///
+/// Bytes that were read stay in the stream's slots. The stream ends only if the end was sent before
+/// the future was dropped.
+pub(crate) async fn send_all_and_finish<T>(
+    source: &mut Source,
+    stream: &mut T,
+) -> Result<u64, CarryError>
+where
+    T: FillSlots + Watched + Finish,
+{
+    let sent = send_all(source, stream).await?;
+    if !source.is_regular_file() {
+        tokio::time::sleep(SETTLE_DELAY).await;
+    }
+    stream.finish().await?;
+    Ok(sent)
+}
+
+/// The time between the end of a source that is not a regular file and the end of the stream.
+///
+/// `^C` sends a signal to every program of a shell's pipeline. If the program in front of the pipe
+/// dies first, its unfinished output must not be delivered as a complete one: this program needs the
+/// time to receive its own signal. The thread that handles signals needs one turn of the scheduler,
+/// well under a millisecond on an idle machine; 10 ms are many turns, and too short for a user to see.
+pub(super) const SETTLE_DELAY: Duration = Duration::from_millis(10);
+
+/// Receives all of `stream` into `sink`, up to the verified end of the stream, and flushes the sink.
+///
+/// Returns the number of bytes. The output is not committed and the peer is not told: a caller
+/// commits its output first, and confirms the stream afterwards.
+///
+/// The call fails as soon as the stream does, even while the sink takes nothing. A failure that
+/// arrives after the last byte and before the return counts as well: a peer that is gone by then
+/// has not been served.
+///
+/// # Errors
+///
+/// Returns [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
+///
+/// # Cancel safety
+///
+/// Bytes that the sink took are consumed from the stream; only their number is lost.
+pub(crate) async fn receive_all<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
+where
+    R: AsyncBufRead + Watched + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let watch = stream.watch();
+    let received = unless_interrupted(&watch, drain(stream, sink)).await??;
+    match watch.error() {
+        None => Ok(received),
+        Some(error) => Err(error.into()),
+    }
+}
 
 /// The number of bytes after which a pump lets the other tasks of its thread run.
 ///
@@ -38,7 +126,7 @@ const TURN_BYTES: usize = 4 << 20;
 /// # Panics
 ///
 /// Panics if `stream` lends an empty slot: a read into it would look like the end of the source.
-pub(super) async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
+async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
 where
     S: AsyncRead + Unpin,
     T: FillSlots,
@@ -94,7 +182,7 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
 /// # Cancel safety
 ///
 /// Bytes that the sink took are consumed from the stream; only their number is lost.
-pub(super) async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
+async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,

@@ -42,7 +42,7 @@ pub(crate) const STATES: &[(&str, Reach)] = &[
     ("sent_without_credit", |a, b| sent(a, b).boxed()),
 ];
 
-/// A write has partly filled a slot for which there is no credit. What it holds is too much for the express lane, which
+/// A write has partly filled a slot for which there is no credit. What it holds is too much for the express path, which
 /// needs none.
 async fn half_filled(mut a: Stream, b: Stream) -> Result<Left> {
     let pattern = Pattern::new(120);
