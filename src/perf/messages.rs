@@ -186,8 +186,9 @@ pub(crate) enum Layer {
     Socket,
 }
 
-/// The ways in which bytes travel at the same time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// The ways in which bytes travel at the same time. Messages carry the number of the variant, reports its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Traffic {
     /// From the end that dials to the end that listens.
     Forward,
@@ -208,8 +209,9 @@ pub(crate) struct BandwidthTask {
     pub(crate) millis: u32,
 }
 
-/// How an end waits for a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// How an end waits for a message. Messages carry the number of the variant, reports its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum WaitMode {
     /// As a stream does by default: polls while that finds messages.
     Adaptive,
@@ -230,15 +232,16 @@ pub(crate) struct LatencyTask {
     pub(crate) millis: u32,
 }
 
-/// An operation of RDMA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// An operation of RDMA. Messages carry the number of the variant, reports its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Verb {
     /// RDMA WRITE.
     Write,
-    /// SEND into a posted receive.
-    Send,
     /// RDMA READ.
     Read,
+    /// SEND into a posted receive.
+    Send,
 }
 
 /// A measurement with verbs: operations of one queue pair.

@@ -8,10 +8,9 @@ use super::{
 use crate::{
     Transport, TransportPolicy,
     perf::{
-        messages::{PortPairProof, StorageTask},
+        messages::{PortPairProof, StorageTask, Traffic, WaitMode},
         report::{
-            WaitName,
-            measurand::{Carrier, FigureName, Measurand, Operations, TrafficName},
+            measurand::{Carrier, FigureName, Measurand, Operations},
             name,
             series::{Sample, Series},
         },
@@ -303,12 +302,12 @@ fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Transport) -> Vec<Mea
     let stream = |traffic, streams| of(Carrier::Stream, traffic, streams, None);
     let mut measurands = Vec::new();
     for (index, streams) in args.streams().into_iter().enumerate() {
-        measurands.push(stream(TrafficName::Forward, streams));
+        measurands.push(stream(Traffic::Forward, streams));
         // The other directions are measured with one number of streams only.
         if index == 0 {
-            measurands.push(stream(TrafficName::Backward, streams));
+            measurands.push(stream(Traffic::Backward, streams));
             if depth == Depth::Full {
-                measurands.push(stream(TrafficName::Both, streams));
+                measurands.push(stream(Traffic::Both, streams));
             }
         }
         if depth == Depth::Matrix {
@@ -317,10 +316,10 @@ fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Transport) -> Vec<Mea
     }
     if depth == Depth::Full {
         measurands.push(match transport {
-            Transport::Tcp => of(Carrier::Socket, TrafficName::Forward, 1, None),
+            Transport::Tcp => of(Carrier::Socket, Traffic::Forward, 1, None),
             Transport::Rdma => {
                 let size = Some(OPERATION_BYTES);
-                of(Carrier::Write, TrafficName::Forward, 1, size)
+                of(Carrier::Write, Traffic::Forward, 1, size)
             }
         });
     }
@@ -337,17 +336,17 @@ fn latencies(size: u32, depth: Depth, transport: Transport) -> Vec<Measurand> {
     let all = match transport {
         // The settings of polling have no effect on a stream over TCP.
         Transport::Tcp => vec![
-            of(Carrier::Stream, WaitName::Adaptive),
-            of(Carrier::Socket, WaitName::Event),
-            of(Carrier::Socket, WaitName::Busy),
+            of(Carrier::Stream, WaitMode::Adaptive),
+            of(Carrier::Socket, WaitMode::Event),
+            of(Carrier::Socket, WaitMode::Busy),
         ],
         Transport::Rdma => vec![
-            of(Carrier::Stream, WaitName::Adaptive),
-            of(Carrier::Stream, WaitName::Event),
-            of(Carrier::Stream, WaitName::Busy),
-            of(Carrier::Send, WaitName::Event),
-            of(Carrier::Send, WaitName::Busy),
-            of(Carrier::Write, WaitName::Busy),
+            of(Carrier::Stream, WaitMode::Adaptive),
+            of(Carrier::Stream, WaitMode::Event),
+            of(Carrier::Stream, WaitMode::Busy),
+            of(Carrier::Send, WaitMode::Event),
+            of(Carrier::Send, WaitMode::Busy),
+            of(Carrier::Write, WaitMode::Busy),
         ],
     };
     match depth {

@@ -8,9 +8,8 @@ use crate::{
     Transport, TransportPolicy,
     cli::shared::table::TextTable,
     perf::{
-        messages::{PortPairProof, TaskKind, TaskResult},
+        messages::{PortPairProof, TaskKind, TaskResult, WaitMode},
         report::{
-            WaitName,
             measurand::{Carrier, Measurand},
             series::{Sample, median},
         },
@@ -149,8 +148,8 @@ async fn one(
 ) -> Result<Sample, Option<String>> {
     // As in the table's original: a plain socket, and RDMA WRITE into memory that the other end polls.
     let what = match transport {
-        Transport::Tcp => (Carrier::Socket, WaitName::Event),
-        Transport::Rdma => (Carrier::Write, WaitName::Busy),
+        Transport::Tcp => (Carrier::Socket, WaitMode::Event),
+        Transport::Rdma => (Carrier::Write, WaitMode::Busy),
     };
     let what = Measurand::Latency {
         carrier: what.0,

@@ -6,10 +6,10 @@ use std::str::FromStr;
 use crate::{
     options,
     perf::{
-        messages::{MAX_OPERATION_BYTES, VerbsLimits},
+        messages::{MAX_OPERATION_BYTES, Verb, VerbsLimits, WaitMode},
         report::{
-            SizeText, WaitName,
-            measurand::{FigureName, InlineName, Operations, VerbName},
+            SizeText,
+            measurand::{FigureName, InlineName, Operations},
         },
     },
 };
@@ -17,11 +17,11 @@ use crate::{
 /// What `--sweep` asks for: every combination of these values that can be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sweep {
-    verbs: Vec<VerbName>,
+    verbs: Vec<Verb>,
     /// The sizes of operations in bytes.
     sizes: Vec<u32>,
     inlines: Vec<InlineName>,
-    waits: Vec<WaitName>,
+    waits: Vec<WaitMode>,
     /// Of how many operations one makes a completion; none for what suits the depth.
     signals: Option<Vec<u32>>,
     /// How many operations are posted at once; none for what suits the sizes. A ping-pong has one.
@@ -33,10 +33,10 @@ pub(crate) struct Sweep {
 impl Default for Sweep {
     fn default() -> Self {
         Self {
-            verbs: vec![VerbName::Send],
+            verbs: vec![Verb::Send],
             sizes: vec![64],
             inlines: vec![InlineName::Never],
-            waits: vec![WaitName::Busy],
+            waits: vec![WaitMode::Busy],
             signals: None,
             depths: None,
             figures: vec![FigureName::Time, FigureName::Rate],
@@ -158,19 +158,19 @@ fn whole(text: &str) -> Result<u64, String> {
     number.map_err(|_| format!("{text:?} is no whole number"))
 }
 
-fn verb(text: &str) -> Result<VerbName, String> {
+fn verb(text: &str) -> Result<Verb, String> {
     match text.to_ascii_lowercase().as_str() {
-        "write" => Ok(VerbName::Write),
-        "read" => Ok(VerbName::Read),
-        "send" => Ok(VerbName::Send),
+        "write" => Ok(Verb::Write),
+        "read" => Ok(Verb::Read),
+        "send" => Ok(Verb::Send),
         _ => Err(format!("give write, read or send, not {text:?}")),
     }
 }
 
-fn wait(text: &str) -> Result<WaitName, String> {
+fn wait(text: &str) -> Result<WaitMode, String> {
     match text.to_ascii_lowercase().as_str() {
-        "busy" => Ok(WaitName::Busy),
-        "event" | "events" => Ok(WaitName::Event),
+        "busy" => Ok(WaitMode::Busy),
+        "event" | "events" => Ok(WaitMode::Event),
         _ => Err(format!("give busy or event, not {text:?}")),
     }
 }
@@ -343,14 +343,14 @@ impl Sweep {
     /// Returns false for a point that no device can measure, or that another point of the sweep measures too.
     fn is_possible(&self, point: &Operations) -> bool {
         let has_others = self.inlines.len() > 1;
-        let is_read = point.verb == VerbName::Read;
+        let is_read = point.verb == Verb::Read;
         let is_time = point.figure == FigureName::Time;
         let repeats = has_others && point.inline != InlineName::Never && !point.is_inline();
         let is_inline_read = is_read && point.inline != InlineName::Never;
         // The end that dials waits for each READ.
         let is_unsignalled_read = is_read && is_time && point.signal > 1;
         // A WRITE makes no event at the end that it arrives at.
-        let is_silent = is_time && point.verb == VerbName::Write && point.wait == WaitName::Event;
+        let is_silent = is_time && point.verb == Verb::Write && point.wait == WaitMode::Event;
         !(repeats || is_inline_read || is_unsignalled_read || is_silent)
     }
 }
@@ -361,7 +361,7 @@ pub(super) fn planned(sweep: &Sweep, limits: VerbsLimits) -> SweepPlan {
     let most = limits.inline_bytes;
     for point in sweep.points() {
         let refusal = match (point.verb, point.inline) {
-            (VerbName::Read, _) if limits.reads == 0 => {
+            (Verb::Read, _) if limits.reads == 0 => {
                 Some("the devices carry out no RDMA READ, so READs cannot be measured".to_owned())
             }
             (_, InlineName::UpTo(bytes)) if bytes > most => Some(format!(
@@ -413,7 +413,7 @@ fn preset(name: &str) -> Option<Sweep> {
         },
         // Which operation is the fastest?
         "verb" => Sweep {
-            verbs: vec![VerbName::Write, VerbName::Read, VerbName::Send],
+            verbs: vec![Verb::Write, Verb::Read, Verb::Send],
             sizes: doubled(2, 9, 2),
             figures: both,
             ..Sweep::default()
@@ -421,14 +421,14 @@ fn preset(name: &str) -> Option<Sweep> {
         // What does it cost to sleep until a completion?
         "poll" => Sweep {
             sizes: doubled(2, 8, 2),
-            waits: vec![WaitName::Busy, WaitName::Event],
+            waits: vec![WaitMode::Busy, WaitMode::Event],
             signals: Some(vec![1]),
             figures: both,
             ..Sweep::default()
         },
         // What does each completion cost?
         "signal" => Sweep {
-            verbs: vec![VerbName::Write],
+            verbs: vec![Verb::Write],
             sizes: doubled(8, 7, 2),
             signals: Some(vec![1, 4, 16, 64]),
             figures: vec![FigureName::Rate],
@@ -436,7 +436,7 @@ fn preset(name: &str) -> Option<Sweep> {
         },
         // How large must a chunk be, one at a time and pipelined?
         "chunk" => Sweep {
-            verbs: vec![VerbName::Write],
+            verbs: vec![Verb::Write],
             sizes: doubled(4 << 10, 13, 1),
             depths: Some(vec![1, 16]),
             figures: vec![FigureName::Rate],
@@ -464,7 +464,7 @@ mod tests {
     fn settings_have_lists_and_ranges() {
         let sweep = sweep("size=1:8M:*2,verb=write,send,inline=0,220").unwrap();
         assert_eq!(sweep.sizes.len(), 24);
-        assert_eq!(sweep.verbs, [VerbName::Write, VerbName::Send]);
+        assert_eq!(sweep.verbs, [Verb::Write, Verb::Send]);
         assert_eq!(sweep.inlines, [InlineName::Never, InlineName::UpTo(220)]);
         assert_eq!(sweep.depths(), [16]);
         assert_eq!(sweep.signals(FigureName::Rate), [8]);
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(inline.sizes.len(), 10);
         let refined = sweep("inline,size=64,64,128,poll=event").unwrap();
         assert_eq!(refined.sizes, [64, 128]);
-        assert_eq!(refined.waits, [WaitName::Event]);
+        assert_eq!(refined.waits, [WaitMode::Event]);
         assert_eq!(refined.inlines, inline.inlines);
         let chunk = sweep("chunk").unwrap();
         assert_eq!(chunk.signals(FigureName::Rate), [1]);

@@ -1,11 +1,17 @@
 //! The report as tables for people. Pure, no I/O.
 
-use crate::perf::report::{
-    PerfDocument, SizeText,
-    measurand::{Carrier, FigureName, Measurand, TrafficName},
-    series::{Series, SweepCurve, curves, micros, sizes},
+use crate::{
+    Transport,
+    cli::shared::table::TextTable,
+    perf::{
+        messages::Traffic,
+        report::{
+            PerfDocument, SizeText,
+            measurand::{Carrier, FigureName, Measurand},
+            series::{Series, SweepCurve, curves, micros, sizes},
+        },
+    },
 };
-use crate::{Transport, cli::shared::table::TextTable};
 
 /// The columns of words: the first one.
 const WORDS: &[usize] = &[0];
@@ -109,7 +115,7 @@ fn rate_cells(series: &Series, median: f64, port: Option<f64>) -> Vec<String> {
     // Both directions of a port have its rate at the same time.
     let directions = match series.what {
         Measurand::Bandwidth {
-            traffic: TrafficName::Both,
+            traffic: Traffic::Both,
             ..
         } => 2.0,
         _ => 1.0,
@@ -248,12 +254,12 @@ fn one_way(series: &[Series], medium: Transport, from: &str, to: &str) -> Option
 }
 
 /// Returns the hosts that send and receive in a measurement of one direction.
-pub(super) fn ends(series: &Series, traffic: TrafficName) -> Option<(&str, &str)> {
+pub(super) fn ends(series: &Series, traffic: Traffic) -> Option<(&str, &str)> {
     let to = series.to.as_deref()?;
     match traffic {
-        TrafficName::Forward => Some((&series.from, to)),
-        TrafficName::Backward => Some((to, &series.from)),
-        TrafficName::Both => None,
+        Traffic::Forward => Some((&series.from, to)),
+        Traffic::Backward => Some((to, &series.from)),
+        Traffic::Both => None,
     }
 }
 

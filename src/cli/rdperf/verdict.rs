@@ -6,10 +6,10 @@ use crate::{
     cli::rdperf::table::{digits, ends},
     perf::{
         check::{Finding, PairRate, TransferRates, limit, lossy, rate, slow_pairs},
-        messages::NetworkCounters,
+        messages::{NetworkCounters, Traffic},
         report::{
             PerfDocument, SizeText,
-            measurand::{Carrier, FigureName, Measurand, SMALL_OPERATION, TrafficName},
+            measurand::{Carrier, FigureName, Measurand, SMALL_OPERATION},
             series::{Series, SweepCurve, curves, median, sizes, sum},
         },
     },
@@ -107,7 +107,7 @@ fn of_pair(series: &[Series], medium: Transport, port: Option<f64>) -> String {
     let is_stream = |one: &&Series| {
         matches!(
             one.what,
-            Measurand::Bandwidth { carrier: Carrier::Stream, traffic: TrafficName::Forward, transport, .. }
+            Measurand::Bandwidth { carrier: Carrier::Stream, traffic: Traffic::Forward, transport, .. }
                 if transport == medium
         )
     };
@@ -435,12 +435,15 @@ fn figure_text(figure: FigureName) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::report::{
-        measurand::{InlineName, Operations, VerbName, tests::send_of_64},
-        series::{Sample, tests::point},
+    use crate::perf::{
+        messages::Verb,
+        report::{
+            measurand::{InlineName, Operations, tests::send_of_64},
+            series::{Sample, tests::point},
+        },
     };
 
-    fn streams(from: &str, to: &str, traffic: TrafficName, streams: u16, rate: f64) -> Series {
+    fn streams(from: &str, to: &str, traffic: Traffic, streams: u16, rate: f64) -> Series {
         Series {
             from: from.to_owned(),
             to: Some(to.to_owned()),
@@ -468,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_pair_has_a_verdict_whatever_the_number_of_streams() {
-        use TrafficName::{Backward, Forward};
+        use Traffic::{Backward, Forward};
         for counts in [&[1, 4][..], &[4], &[2, 8]] {
             let forward = counts
                 .iter()
@@ -482,7 +485,7 @@ mod tests {
     #[test]
     fn of_several_pairs_the_slowest_is_named() {
         let pairs = [("a", "b", 1e9), ("a", "c", 2e8), ("b", "c", 1e9)];
-        let pairs = pairs.map(|(a, b, rate)| streams(a, b, TrafficName::Forward, 4, rate));
+        let pairs = pairs.map(|(a, b, rate)| streams(a, b, Traffic::Forward, 4, rate));
         assert_eq!(findings(&pairs)[0].subject, "a to c");
         let said = said(pairs.to_vec());
         assert!(said.contains("the slowest is a to c"), "{said}");
@@ -490,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_direction_loses_packets_by_all_of_its_measurements() {
-        use TrafficName::{Backward, Forward};
+        use Traffic::{Backward, Forward};
         let counted = |traffic, sent, again| {
             let mut series = streams("a", "b", traffic, 4, 1e9);
             series.runs[0].counters = Some(NetworkCounters {
@@ -582,12 +585,12 @@ mod tests {
             ..send_of_64()
         };
         let series = [
-            point(of(VerbName::Write, 2), &[10.0]),
-            point(of(VerbName::Write, 64), &[12.0]),
-            point(of(VerbName::Read, 2), &[15.0]),
-            point(of(VerbName::Read, 64), &[11.0]),
-            point(of(VerbName::Send, 2), &[12.0]),
-            point(of(VerbName::Send, 64), &[13.0]),
+            point(of(Verb::Write, 2), &[10.0]),
+            point(of(Verb::Write, 64), &[12.0]),
+            point(of(Verb::Read, 2), &[15.0]),
+            point(of(Verb::Read, 64), &[11.0]),
+            point(of(Verb::Send, 2), &[12.0]),
+            point(of(Verb::Send, 64), &[13.0]),
         ];
         assert_eq!(
             sweep_verdict(&series),
@@ -602,7 +605,7 @@ mod tests {
         let of = |size, rate| {
             let what = Operations {
                 figure: FigureName::Rate,
-                verb: VerbName::Write,
+                verb: Verb::Write,
                 size,
                 ..send_of_64()
             };

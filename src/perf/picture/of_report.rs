@@ -269,11 +269,11 @@ mod tests {
     use super::{super::svg, *};
     use crate::perf::{
         histogram::LatencyHistogram,
+        messages::{Traffic, WaitMode},
         report::{
-            PerfDocument, WaitName,
+            PerfDocument,
             measurand::{
-                Carrier, FigureName, InlineName, Measurand, Operations, TrafficName,
-                tests::send_of_64,
+                Carrier, FigureName, InlineName, Measurand, Operations, tests::send_of_64,
             },
             series::{Sample, Series, tests::point},
         },
@@ -326,7 +326,7 @@ mod tests {
     fn ordinary_run() -> Vec<Series> {
         let mut series = Vec::new();
         for (transport, rate) in [(Transport::Tcp, 2.5e9), (Transport::Rdma, 11e9)] {
-            for traffic in [TrafficName::Forward, TrafficName::Backward] {
+            for traffic in [Traffic::Forward, Traffic::Backward] {
                 let what = Measurand::Bandwidth {
                     carrier: Carrier::Stream,
                     transport,
@@ -342,7 +342,7 @@ mod tests {
             let what = Measurand::Latency {
                 carrier: Carrier::Stream,
                 transport,
-                wait: WaitName::Adaptive,
+                wait: WaitMode::Adaptive,
                 size: 64,
             };
             series.push(Series {

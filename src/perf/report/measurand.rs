@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{SizeText, WaitName};
+use super::SizeText;
 use crate::{
     Transport,
     perf::messages::{
@@ -22,7 +22,7 @@ pub(crate) enum Measurand {
     Bandwidth {
         carrier: Carrier,
         transport: Transport,
-        traffic: TrafficName,
+        traffic: Traffic,
         streams: u16,
         /// The size of an operation in bytes: of verbs only.
         size: Option<u32>,
@@ -31,7 +31,7 @@ pub(crate) enum Measurand {
     Latency {
         carrier: Carrier,
         transport: Transport,
-        wait: WaitName,
+        wait: WaitMode,
         /// The size of the message in bytes.
         size: u32,
     },
@@ -57,15 +57,6 @@ pub(crate) enum Carrier {
     Write,
     /// RDMA SEND, without a stream.
     Send,
-}
-
-/// [`Traffic`] in a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum TrafficName {
-    Forward,
-    Backward,
-    Both,
 }
 
 /// The most operations of verbs that are posted and not complete, as in `ib_write_bw`.
@@ -111,7 +102,7 @@ impl Measurand {
             } => match carrier.layer() {
                 Ok(layer) => Some(TaskKind::Bandwidth(BandwidthTask {
                     layer,
-                    traffic: traffic.into(),
+                    traffic,
                     streams,
                     millis,
                 })),
@@ -130,13 +121,13 @@ impl Measurand {
             } => match carrier.layer() {
                 Ok(layer) => Some(TaskKind::Latency(LatencyTask {
                     layer,
-                    wait: wait.into(),
+                    wait,
                     size,
                     millis,
                 })),
                 Err(verb) => Some(TaskKind::Verbs(VerbsTask {
                     is_pingpong: true,
-                    ..verbs(verb, wait.into(), size, millis, ports?)
+                    ..verbs(verb, wait, size, millis, ports?)
                 })),
             },
             Self::Connect { .. } => Some(TaskKind::Connect { millis }),
@@ -174,16 +165,6 @@ impl Carrier {
     }
 }
 
-impl From<TrafficName> for Traffic {
-    fn from(name: TrafficName) -> Self {
-        match name {
-            TrafficName::Forward => Self::Forward,
-            TrafficName::Backward => Self::Backward,
-            TrafficName::Both => Self::Both,
-        }
-    }
-}
-
 /// Shows a measurement without its transport: "stream, both ways".
 impl fmt::Display for Measurand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,9 +188,9 @@ impl fmt::Display for Measurand {
                     write!(f, " of {}", SizeText(*size))?;
                 }
                 f.write_str(match traffic {
-                    TrafficName::Forward => ", one way",
-                    TrafficName::Backward => ", the other way",
-                    TrafficName::Both => ", both ways",
+                    Traffic::Forward => ", one way",
+                    Traffic::Backward => ", the other way",
+                    Traffic::Both => ", both ways",
                 })
             }
             Self::Latency {
@@ -226,9 +207,9 @@ impl fmt::Display for Measurand {
                     Carrier::Send => "verbs SEND",
                 })?;
                 f.write_str(match wait {
-                    WaitName::Adaptive => "",
-                    WaitName::Event => ", events",
-                    WaitName::Busy => ", busy",
+                    WaitMode::Adaptive => "",
+                    WaitMode::Event => ", events",
+                    WaitMode::Busy => ", busy",
                 })
             }
             Self::Connect { .. } => f.write_str("connect"),
@@ -247,8 +228,8 @@ pub(crate) const SMALL_OPERATION: u32 = 4 << 10;
 pub(crate) struct Operations {
     /// What is measured.
     pub(crate) figure: FigureName,
-    pub(crate) verb: VerbName,
-    pub(crate) wait: WaitName,
+    pub(crate) verb: Verb,
+    pub(crate) wait: WaitMode,
     pub(crate) inline: InlineName,
     /// Of so many operations one makes a completion at the end that posts them.
     pub(crate) signal: u32,
@@ -266,15 +247,6 @@ pub(crate) enum FigureName {
     Time,
     /// Bytes per second.
     Rate,
-}
-
-/// [`Verb`] in a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum VerbName {
-    Write,
-    Read,
-    Send,
 }
 
 /// Which operations carry their bytes in the work request.
@@ -316,8 +288,8 @@ impl Operations {
     /// Returns the task that measures this for `millis` over a pair of ports.
     pub(crate) fn task(&self, millis: u32, ports: &PortPairProof) -> VerbsTask {
         VerbsTask {
-            verb: self.verb.into(),
-            wait: self.wait.into(),
+            verb: self.verb,
+            wait: self.wait,
             is_pingpong: self.figure == FigureName::Time,
             size: self.size,
             depth: self.depth,
@@ -379,11 +351,11 @@ impl Differences {
     }
 }
 
-fn wait_text(wait: WaitName) -> &'static str {
+fn wait_text(wait: WaitMode) -> &'static str {
     match wait {
-        WaitName::Adaptive => "adaptive",
-        WaitName::Event => "events",
-        WaitName::Busy => "busy",
+        WaitMode::Adaptive => "adaptive",
+        WaitMode::Event => "events",
+        WaitMode::Busy => "busy",
     }
 }
 
@@ -398,17 +370,7 @@ fn depth_text(depth: u32) -> String {
     format!("{depth} at a time")
 }
 
-impl From<VerbName> for Verb {
-    fn from(name: VerbName) -> Self {
-        match name {
-            VerbName::Write => Self::Write,
-            VerbName::Read => Self::Read,
-            VerbName::Send => Self::Send,
-        }
-    }
-}
-
-impl fmt::Display for VerbName {
+impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Write => "WRITE",
@@ -454,8 +416,8 @@ pub(crate) mod tests {
     pub(crate) fn send_of_64() -> Operations {
         Operations {
             figure: FigureName::Time,
-            verb: VerbName::Send,
-            wait: WaitName::Busy,
+            verb: Verb::Send,
+            wait: WaitMode::Busy,
             inline: InlineName::Never,
             signal: 1,
             depth: 1,
@@ -478,7 +440,7 @@ pub(crate) mod tests {
         };
         assert_eq!(names(&[one, inline]), ["not inline", "inline"]);
         let sparse = Operations {
-            verb: VerbName::Write,
+            verb: Verb::Write,
             signal: 16,
             depth: 16,
             ..one
@@ -503,8 +465,8 @@ pub(crate) mod tests {
         );
         let rate = Operations {
             figure: FigureName::Rate,
-            verb: VerbName::Write,
-            wait: WaitName::Event,
+            verb: Verb::Write,
+            wait: WaitMode::Event,
             inline: InlineName::UpTo(220),
             signal: 64,
             depth: 128,

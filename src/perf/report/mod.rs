@@ -12,7 +12,7 @@ use self::series::{Series, micros};
 use super::check::memory;
 use crate::perf::{
     check::Finding,
-    messages::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts, WaitMode},
+    messages::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts},
 };
 
 /// The version of the report's form. It changes when a field changes its meaning.
@@ -373,25 +373,6 @@ fn port_text(device: &DeviceFacts, port: &PortFacts) -> String {
 
 fn gigabits(mbps: u32) -> String {
     format!("{} Gb/s", f64::from(mbps) / 1000.0)
-}
-
-/// [`WaitMode`] in a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum WaitName {
-    Adaptive,
-    Event,
-    Busy,
-}
-
-impl From<WaitName> for WaitMode {
-    fn from(name: WaitName) -> Self {
-        match name {
-            WaitName::Adaptive => Self::Adaptive,
-            WaitName::Event => Self::Event,
-            WaitName::Busy => Self::Busy,
-        }
-    }
 }
 
 /// A size in powers of 1024 where that is exact: `64 B`, `4 KiB`.
