@@ -1,4 +1,4 @@
-//! The command lines: a folder for each program, and the code that the programs share. Not part of the API.
+//! The command lines: a file or folder for each program, and the code that the programs share. Not part of the API.
 //!
 //! | file | what it has |
 //! |---|---|
