@@ -1,8 +1,7 @@
-//! The programs and the examples over RDMA, on a machine with an RDMA device: copies, killed processes and failures.
+//! The programs over RDMA, on a machine with an RDMA device: copies, killed processes and failures.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
 mod copies;
-mod examples;
 mod failures;
 #[path = "../support/mod.rs"]
 mod support;

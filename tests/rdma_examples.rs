@@ -1,4 +1,7 @@
-//! The examples as processes, over RDMA.
+//! The examples as processes, over RDMA, on a machine with an RDMA device.
+#![cfg(all(feature = "cli", feature = "rdma"))]
+
+mod support;
 
 use crate::support::programs::{examples::Over, machine};
 
