@@ -139,7 +139,7 @@ fn a_big_file_arrives_whole() {
         .start()
         .end();
     let bytes = 2 * data.len() + 15;
-    end.tells(0, &["h1 to rdcat: tcp", &format!("Bytes {bytes}\n")]);
+    end.tells(0, &["h1 to rdcat: TCP ", &format!("Bytes {bytes}\n")]);
     let expected = [&data[..], &data, b"and a small one"].concat();
     assert!(fs::read(copy).unwrap() == expected);
 }
