@@ -301,7 +301,7 @@ const SAME_EVENT_PAUSE: Duration = Duration::from_secs(60);
 
 /// The modules whose events of less importance are details for the user, which `-v` shows.
 const DETAILS: [&str; 3] = [
-    "rdpipe::transport::connect::listener",
+    "rdpipe::transport::connect::acceptor",
     "rdpipe::transport::rdma::link_setup",
     "rdpipe::forward",
 ];
