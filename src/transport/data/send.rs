@@ -89,6 +89,8 @@ impl<D: DataPath> SendHalf<D> {
         if self.is_all_taken() {
             return Poll::Ready(Ok(()));
         }
+        // The steward sends FIN after the last byte that it sees, and does not see the slot that is lent.
+        self.give_back();
         self.state().begin_shutdown();
         ready!(self.poll_sent(cx))?;
         let sender = self.sender()?;
@@ -236,6 +238,8 @@ pub(crate) struct FrameSender<P: SendPath> {
     /// The user waits until everything is posted.
     is_flush_due: bool,
     broken: bool,
+    /// FIN has been sent, with the number of bytes before it.
+    has_ended: bool,
     faults: faults::Faults,
 }
 
@@ -259,6 +263,7 @@ impl<P: SendPath> SharedSender<P> {
             lent: 0,
             is_flush_due: false,
             broken: false,
+            has_ended: false,
             faults,
         };
         Self {
@@ -301,7 +306,8 @@ impl<P: SendPath> FrameSender<P> {
     }
 
     /// Sends FIN, once: everything is posted.
-    pub(crate) fn finish(&self, state: &State) {
+    pub(crate) fn finish(&mut self, state: &State) {
+        self.has_ended = true;
         faults::point("before-fin");
         state.finish_sending(self.chain.offset(), self.chain.digest());
         faults::point("after-fin");
@@ -362,6 +368,8 @@ impl<P: SendPath> FrameSender<P> {
             let Some(next) = next.or_else(|| self.filling.as_ref().filter(due)) else {
                 return progress;
             };
+            // The panic aborts the stream at both ends: the peer must not take what came before for all.
+            assert!(!self.has_ended, "bytes were left at the end of the stream");
             let target = match self.path.small_frame(next.unsent().len()) {
                 SmallFrame::NeedsCredit => state.take_credit(),
                 SmallFrame::WithoutCredit { max_bytes } => {
@@ -505,5 +513,110 @@ impl<P: SendPath> FrameSender<P> {
     /// Returns the length of the longest queue.
     pub(crate) fn longest_queue(&self) -> usize {
         self.sealed.len().max(self.path.in_flight())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use futures::task::AtomicWaker;
+
+    use super::*;
+    use crate::{
+        Direction,
+        transport::data::{frame::Header, tcp::TcpReceive},
+    };
+
+    /// A slot in heap memory.
+    struct Memory(Box<[u8]>);
+
+    impl Slot for Memory {
+        fn index(&self) -> u32 {
+            0
+        }
+
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+
+    /// A path that always has a slot.
+    struct Free;
+
+    impl SendPath for Free {
+        type Slot = Memory;
+
+        fn acquire(&mut self) -> Option<Memory> {
+            Some(Memory(vec![0; HEADER_BYTES + 8192].into()))
+        }
+
+        fn acquire_to_lend(&mut self) -> Option<Memory> {
+            self.acquire()
+        }
+
+        fn release(&mut self, _slot: Memory) {}
+
+        fn post(&mut self, _slot: Memory, _frame_bytes: usize, _target: u32) {}
+
+        fn post_small(&mut self, _header: &Header, _payload: &[u8]) {}
+
+        fn max_slots(&self) -> usize {
+            2
+        }
+
+        fn in_flight(&self) -> usize {
+            0
+        }
+
+        fn poll_complete(
+            &mut self,
+            _cx: &mut Context<'_>,
+            _next_credit: impl FnMut() -> Option<u32>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    struct FreePath;
+
+    impl DataPath for FreePath {
+        type Send = Free;
+        type Receive = TcpReceive;
+    }
+
+    /// The end is not due while bytes are in a slot that the steward does not see: it would send FIN in front of them.
+    #[test]
+    fn the_end_is_due_only_when_the_steward_sees_the_last_bytes() {
+        let state = State::new("hostB".to_owned(), Direction::Send, 2);
+        let shared: Arc<Shared<FreePath>> = Arc::new(Shared {
+            state,
+            sender: Some(SharedSender::new(Free, 7, faults::Faults::default())),
+            receiver: None,
+            attended: AtomicWaker::new(),
+        });
+        let mut half = SendHalf::new(Arc::clone(&shared));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(half.poll_slot(&mut cx).is_ready());
+        half.advance(5);
+        let sender = shared.sender.as_ref().unwrap();
+        thread::scope(|scope| {
+            let held = sender.lock();
+            scope.spawn(|| {
+                let mut cx = Context::from_waker(Waker::noop());
+                assert!(half.poll_shutdown(&mut cx).is_pending());
+            });
+            for _ in 0..10_000 {
+                assert!(!shared.state.is_fin_due(), "the steward would send FIN");
+                thread::yield_now();
+            }
+            drop(held);
+        });
+        assert!(shared.state.is_fin_due());
+        assert!(!sender.lock().is_all_posted(), "without a credit");
     }
 }
