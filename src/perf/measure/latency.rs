@@ -251,7 +251,8 @@ impl RoundTrips {
             if now >= self.until {
                 self.is_warming = false;
                 self.clock = MeasureClock::start();
-                self.until = now + self.whole;
+                // After the clock, which would else miss a part of the time if this thread lost the processor here.
+                self.until = Instant::now() + self.whole;
             }
         } else {
             self.histogram.record(now - self.sent);
