@@ -368,8 +368,7 @@ pub(crate) struct EdgeOrder {
     pub(crate) peer: String,
     /// The text of the key that only the two ends of this edge have.
     pub(crate) key: String,
-    /// True if this end listens from the start. Otherwise it waits for
-    /// [`ToAgent::Dial`](super::ToAgent::Dial).
+    /// True if this end listens from the start. Otherwise it waits for [`ToAgent::Dial`].
     pub(crate) listens: bool,
 }
 

@@ -123,7 +123,7 @@ pub(crate) struct Summary<O = PipelineOutcome> {
 }
 
 /// What the supervisor runs on agents. It decides what its agents do, and its machine
-/// ([`SupervisorMachine`](self::machine::SupervisorMachine)) connects them, starts them and ends them.
+/// ([`SupervisorMachine`]) connects them, starts them and ends them.
 pub(crate) trait SupervisedWork {
     /// How the work ended.
     type Outcome;

@@ -280,7 +280,7 @@ impl FillSlots for Stream {
     }
 }
 
-/// The half of a [`Stream`](crate::Stream) that reads, from
+/// The half of a [`Stream`] that reads, from
 /// [`Stream::into_split`](crate::Stream::into_split).
 ///
 /// Dropping it before the end of the stream does not end the other half: the stream takes up to 64 KiB more for two
@@ -393,7 +393,7 @@ impl AsyncBufRead for ReadHalf {
     }
 }
 
-/// The half of a [`Stream`](crate::Stream) that writes, from
+/// The half of a [`Stream`] that writes, from
 /// [`Stream::into_split`](crate::Stream::into_split).
 ///
 /// Dropping it without [`shutdown`](tokio::io::AsyncWriteExt::shutdown) aborts both directions, unless
