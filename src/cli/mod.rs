@@ -2,7 +2,7 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `args` | the options that programs share, their table, and the exit codes |
+//! | `args` | the options that programs share, and the exit codes |
 //! | `shared` | the code that programs share: runs, messages, progress, reports |
 //! | `server` | the loop of a server for many clients, and their keys |
 //! | `rdsend` | sends stdin or a file to rdrecv on another host |

@@ -1,5 +1,6 @@
 //! The report as tables for people. Pure, no I/O.
 
+use super::verdict::pair_rate;
 use crate::{
     Transport,
     cli::shared::table::TextTable,
@@ -7,7 +8,7 @@ use crate::{
         messages::Traffic,
         report::{
             PerfDocument, SizeText,
-            measurand::{Carrier, FigureName, Measurand},
+            measurand::{FigureName, Measurand},
             series::{Series, SweepCurve, curves, micros, sizes},
         },
     },
@@ -235,22 +236,9 @@ fn matrix(
 
 /// Returns the rate of a stream from one host to another, in gigabytes per second.
 fn one_way(series: &[Series], medium: Transport, from: &str, to: &str) -> Option<f64> {
-    series.iter().find_map(|series| {
-        let Measurand::Bandwidth {
-            carrier: Carrier::Stream,
-            transport,
-            traffic,
-            ..
-        } = series.what
-        else {
-            return None;
-        };
-        let (sender, receiver) = ends(series, traffic)?;
-        let is_this = transport == medium && sender == from && receiver == to;
-        is_this
-            .then(|| series.median().map(|rate| rate / 1e9))
-            .flatten()
-    })
+    let mut rates = series.iter().filter_map(|one| pair_rate(one, medium));
+    let rate = rates.find(|rate| rate.from == from && rate.to == to)?;
+    Some(rate.bytes_per_second / 1e9)
 }
 
 /// Returns the hosts that send and receive in a measurement of one direction.

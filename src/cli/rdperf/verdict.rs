@@ -60,7 +60,7 @@ fn pair_rates(series: &[Series], medium: Transport) -> Vec<PairRate> {
 }
 
 /// Returns the rate of streams in one direction.
-fn pair_rate(series: &Series, medium: Transport) -> Option<PairRate> {
+pub(super) fn pair_rate(series: &Series, medium: Transport) -> Option<PairRate> {
     let Measurand::Bandwidth {
         carrier: Carrier::Stream,
         transport,
