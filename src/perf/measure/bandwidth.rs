@@ -19,8 +19,10 @@ use super::{
 use crate::{
     Direction, ReadHalf, Stream, WriteHalf,
     carry::CarryThread,
-    perf::messages::{BandwidthResult, BandwidthTask, TaskEnd, TaskFault, TaskResult, Traffic},
-    ssh::edge::describe_link,
+    perf::messages::{
+        BandwidthResult, BandwidthTask, NetworkCounters, TaskEnd, TaskFault, TaskResult, Traffic,
+    },
+    ssh::{edge::describe_link, protocol::EdgeLink},
 };
 
 /// The size of a write. The source of the bytes stays in the processor's cache, so the measurement shows the stream and
@@ -58,16 +60,26 @@ pub(super) async fn measure_streams(
         .into_iter()
         .map(|placed| carry_stream(placed, direction, time, peer));
     let moved = try_join_all(moving).await?;
+    Ok(result(&moved, &clock, &before, transport))
+}
+
+/// Returns the result of an end. `moved` has the bytes that each of its streams sent and received.
+fn result(
+    moved: &[(u64, u64)],
+    clock: &MeasureClock,
+    before: &NetworkCounters,
+    transport: Option<EdgeLink>,
+) -> TaskResult {
     let time = clock.time();
-    Ok(TaskResult::Bandwidth(BandwidthResult {
+    TaskResult::Bandwidth(BandwidthResult {
         bytes_sent: moved.iter().map(|(sent, _)| sent).sum(),
         bytes_received: moved.iter().map(|(_, received)| received).sum(),
         operations: 0,
         nanos: time.nanos,
         cpu_nanos: time.cpu_nanos,
-        counters: counters::growth(&before, &counters::snapshot()),
+        counters: counters::growth(before, &counters::snapshot()),
         transport,
-    }))
+    })
 }
 
 /// Carries the bytes of one stream. Returns the bytes sent and the bytes received.
@@ -182,16 +194,7 @@ pub(super) fn measure_sockets(
         ended.collect::<io::Result<Vec<_>>>()
     });
     let moved = moved.map_err(|error| terms.broken(&error))?;
-    let time = clock.time();
-    Ok(TaskResult::Bandwidth(BandwidthResult {
-        bytes_sent: moved.iter().map(|(sent, _)| sent).sum(),
-        bytes_received: moved.iter().map(|(_, received)| received).sum(),
-        operations: 0,
-        nanos: time.nanos,
-        cpu_nanos: time.cpu_nanos,
-        counters: counters::growth(&before, &counters::snapshot()),
-        transport: None,
-    }))
+    Ok(result(&moved, &clock, &before, None))
 }
 
 /// Ends both directions of all sockets.
