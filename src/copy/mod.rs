@@ -7,8 +7,6 @@
 //! them).
 
 pub(crate) mod destination;
-pub(crate) mod digest;
-pub(crate) mod filter;
 pub(crate) mod job;
 pub(crate) mod metadata;
 pub(crate) mod order;

@@ -1,9 +1,19 @@
 //! The messages between the controller of a copy, `rdcp`, and its two agents. Pure, no I/O.
 //!
 //! One agent is the *source*: it walks the files and sends them. The other is the *destination*: it writes them.
-//! The messages travel inside the envelope of the agents' protocol ([`Payload`]).
+//! The messages travel inside the envelope of the agents' protocol ([`Payload`]). The rules and digests that an order
+//! names are here too: [`NameFilter`] and [`FileDigest`].
 
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+
+use data_encoding::HEXLOWER;
+use ignore::{
+    Match,
+    gitignore::{Gitignore, GitignoreBuilder},
+};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use twox_hash::XxHash64;
 
 use super::{path::CopiedSources, written::WrittenPart};
 use crate::ssh::protocol::{EdgeId, Payload};
@@ -286,6 +296,99 @@ pub(crate) struct CopyReport {
     pub(crate) complete: bool,
 }
 
+/// Decides which entries are left out. The last rule that matches an entry decides. Nothing below an excluded directory
+/// is copied.
+#[derive(Debug)]
+pub(crate) struct NameFilter(Option<Gitignore>);
+
+impl NameFilter {
+    /// Compiles rules, in the order of the command line.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user, if a pattern is invalid.
+    pub(crate) fn new(rules: &[FilterRule]) -> Result<Self, String> {
+        if rules.is_empty() {
+            return Ok(Self(None));
+        }
+        let mut builder = GitignoreBuilder::new("");
+        for rule in rules {
+            let invalid = |error| format!("the pattern {:?} is invalid: {error}", rule.pattern);
+            builder.add_line(None, &line(rule)).map_err(invalid)?;
+        }
+        let built = builder.build().map_err(|error| error.to_string())?;
+        Ok(Self(Some(built)))
+    }
+
+    /// Returns true if the entry is left out. `path` is relative to the directory that the user named.
+    pub(crate) fn excludes(&self, path: &[u8], is_directory: bool) -> bool {
+        let Some(rules) = &self.0 else { return false };
+        let path = Path::new(OsStr::from_bytes(path));
+        matches!(rules.matched(path, is_directory), Match::Ignore(_))
+    }
+
+    /// Returns true if no entry is left out.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// Returns the line of a gitignore file that means the same. A leading `#` is part of the pattern, not a comment.
+fn line(rule: &FilterRule) -> String {
+    let escape = if rule.pattern.starts_with('#') {
+        "\\"
+    } else {
+        ""
+    };
+    let include = if rule.include { "!" } else { "" };
+    format!("{include}{escape}{}", rule.pattern)
+}
+
+/// The digest of a file, as its bytes arrive in order.
+pub(crate) enum FileDigest {
+    /// XXH64.
+    Xxh64(XxHash64),
+    /// SHA-256.
+    Sha256(Sha256),
+}
+
+impl FileDigest {
+    /// Returns the digest of no bytes.
+    pub(crate) fn new(kind: DigestKind) -> Self {
+        match kind {
+            DigestKind::Xxh64 => Self::Xxh64(XxHash64::with_seed(0)),
+            DigestKind::Sha256 => Self::Sha256(Sha256::new()),
+        }
+    }
+
+    /// Adds bytes.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Xxh64(digest) => std::hash::Hasher::write(digest, bytes),
+            Self::Sha256(digest) => digest.update(bytes),
+        }
+    }
+
+    /// Adds `count` zeros, the bytes of a hole.
+    pub(crate) fn update_zeros(&mut self, count: u64) {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let mut left = count;
+        while left > 0 {
+            let piece = usize::try_from(left).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
+            self.update(&ZEROS[..piece]);
+            left -= piece as u64;
+        }
+    }
+
+    /// Returns the digest in hexadecimal digits, as `xxhsum` and `sha256sum` print it.
+    pub(crate) fn finish(self) -> String {
+        match self {
+            Self::Xxh64(digest) => format!("{:016x}", std::hash::Hasher::finish(&digest)),
+            Self::Sha256(digest) => HEXLOWER.encode(&digest.finalize()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,5 +431,69 @@ mod tests {
             failed[..],
             [FromCopy::News(CopyNews::Failed { .. })]
         ));
+    }
+
+    fn filter(rules: &[(bool, &str)]) -> NameFilter {
+        let rule = |&(include, pattern): &(bool, &str)| FilterRule {
+            include,
+            pattern: pattern.to_owned(),
+        };
+        let rules: Vec<FilterRule> = rules.iter().map(rule).collect();
+        NameFilter::new(&rules).unwrap()
+    }
+
+    #[test]
+    fn the_last_rule_that_matches_decides() {
+        let filter = filter(&[(false, "*.o"), (true, "keep.o"), (false, "/build/")]);
+        assert!(filter.excludes(b"a.o", false));
+        assert!(filter.excludes(b"deep/down/a.o", false));
+        assert!(!filter.excludes(b"deep/keep.o", false));
+        assert!(filter.excludes(b"build", true));
+        assert!(!filter.excludes(b"build", false));
+        assert!(!filter.excludes(b"deep/build", true));
+    }
+
+    #[test]
+    fn names_are_bytes_and_a_hash_is_no_comment() {
+        let filter = filter(&[(false, "#*#"), (false, "b*")]);
+        assert!(filter.excludes(b"#draft#", false));
+        assert!(filter.excludes(b"b\xff\n", false));
+        assert!(!filter.excludes(b"\xff\n", false));
+    }
+
+    #[test]
+    fn an_invalid_pattern_is_a_sentence() {
+        let rules = [FilterRule {
+            include: false,
+            pattern: "a{b".to_owned(),
+        }];
+        let why = NameFilter::new(&rules).err().unwrap();
+        assert!(why.contains("the pattern \"a{b\" is invalid"), "{why}");
+        assert!(NameFilter::new(&[]).unwrap().is_empty());
+    }
+
+    fn digest(kind: DigestKind, bytes: &[u8]) -> String {
+        let mut digest = FileDigest::new(kind);
+        digest.update(bytes);
+        digest.finish()
+    }
+
+    #[test]
+    fn known_digests() {
+        assert_eq!(digest(DigestKind::Xxh64, b""), "ef46db3751d8e999");
+        assert_eq!(
+            digest(DigestKind::Sha256, b"abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+
+    #[test]
+    fn a_hole_counts_as_zeros() {
+        let mut holes = FileDigest::new(DigestKind::Xxh64);
+        holes.update(b"a");
+        holes.update_zeros(100_000);
+        let mut bytes = vec![b'a'];
+        bytes.resize(100_001, 0);
+        assert_eq!(holes.finish(), digest(DigestKind::Xxh64, &bytes));
     }
 }

@@ -419,7 +419,7 @@ mod tests {
         args::{
             RdcatArgs, RdcpArgs, RdforwardArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs,
         },
-        shared::exit::Exit,
+        shared::run::Exit,
     };
 
     #[test]

@@ -12,10 +12,9 @@ use crate::{
     cli::{
         args::RdcatArgs,
         shared::{
-            exit::Exit,
             progress::is_on_terminal,
             report::Report,
-            run::{Run, explained},
+            run::{Exit, Run, explained},
             ticket::{self, TicketOffer},
         },
     },

@@ -34,11 +34,10 @@ use super::{
         or_exit,
     },
     shared::{
-        exit::Exit,
         message::{self, Console, sentence},
         progress::{RunProgress, is_on_terminal},
         report::Report,
-        run,
+        run::{self, Exit},
         signals::{self, Caught},
         supervision::{self, Pipeline, Supervision, exit_of, tell},
     },

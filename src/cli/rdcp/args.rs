@@ -6,10 +6,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, 
 
 use crate::{
     cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit},
-    copy::{
-        filter::NameFilter,
-        order::{CopyOptions, DigestKind, ExistingFiles, FilterRule},
-    },
+    copy::order::{CopyOptions, DigestKind, ExistingFiles, FilterRule, NameFilter},
     options,
 };
 

@@ -17,10 +17,9 @@ use super::{
 use crate::{
     Key,
     cli::shared::{
-        exit::Exit,
         message::{self, Console, sentence},
         progress::{FilesProgress, RunProgress, is_on_terminal},
-        run,
+        run::{self, Exit},
         signals::{self, EndingCaught},
         supervision::{OwnEdges, Supervision, host_of, keys},
     },

@@ -16,10 +16,10 @@ use super::{
     args::{Secret, take_variable},
     server::key_file::client_key,
     shared::{
-        exit::Exit,
         message::{self, Console, sentence},
         progress::is_on_terminal,
         report::{amount, decimal, rate},
+        run::Exit,
         supervision::{self, exit_of, run_alone, tell},
     },
 };

@@ -8,8 +8,8 @@ use super::listing::shown;
 use crate::{
     Transport,
     cli::shared::{
-        exit::Exit,
         report::{amount, counted, decimal, rate},
+        run::Exit,
     },
     copy::{
         order::CopyReport,

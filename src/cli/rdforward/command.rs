@@ -28,8 +28,8 @@ use super::{
 use crate::{
     Direction,
     cli::shared::{
-        exit::Exit,
         message::{Console, sentence},
+        run::Exit,
         signals::{Caught, EndingSignals},
     },
     forward::{

@@ -10,8 +10,8 @@ use crate::{
     cli::{
         server::{self, Client, Limits, ServerOptions, Service, SessionOutcome, Share},
         shared::{
-            exit::Exit,
             message::{Console, sentence},
+            run::Exit,
             ticket::{self, TicketOffer},
         },
     },

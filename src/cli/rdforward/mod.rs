@@ -24,8 +24,8 @@ use self::{
 use super::{
     args::{KEY_VARIABLE, RdforwardArgs, Secret, TicketSource, take_variable},
     shared::{
-        exit::Exit,
         message::{Console, sentence},
+        run::Exit,
         supervision,
     },
 };

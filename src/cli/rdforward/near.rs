@@ -16,9 +16,8 @@ use crate::{
     advice::Advised,
     carry::CarryThread,
     cli::shared::{
-        exit::Exit,
         message::{Console, sentence},
-        run::control_runtime,
+        run::{Exit, control_runtime},
         signals::{self, EndingCaught},
         supervision::{self, OwnEdges, Supervision},
         ticket,

@@ -7,8 +7,8 @@ use crate::{
     cli::{
         args::RdperfArgs,
         shared::{
-            exit::Exit,
             message::Console,
+            run::Exit,
             ticket::{self, TicketOffer},
         },
     },

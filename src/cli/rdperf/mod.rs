@@ -26,8 +26,8 @@ use self::args::Request;
 use super::{
     args::{RdperfArgs, TicketSource, or_exit},
     shared::{
-        exit::Exit,
         message::{Console, sentence},
+        run::Exit,
         supervision,
     },
 };

@@ -18,8 +18,8 @@ use crate::{
             verdict::{self, verdict},
         },
         shared::{
-            exit::Exit,
             message::{Console, print_stdout, sentence},
+            run::Exit,
             table::TextTable,
         },
     },

@@ -14,9 +14,8 @@ use crate::{
     cli::{
         rdperf::table::{pair, tables},
         shared::{
-            exit::Exit,
             message::{Console, sentence},
-            run::control_runtime,
+            run::{Exit, control_runtime},
             table::TextTable,
         },
     },

@@ -19,10 +19,9 @@ use crate::{
     cli::{
         args::RdperfArgs,
         shared::{
-            exit::Exit,
             message::{self, Console, sentence},
             progress::RunProgress,
-            run::control_runtime,
+            run::{Exit, control_runtime},
             signals,
             supervision::Supervision,
         },

@@ -10,9 +10,9 @@ use crate::{
     cli::{
         args::RdpipeArgs,
         shared::{
-            exit::Exit,
             message::{self, Console},
             report::{amount, decimal, rate},
+            run::Exit,
             table::TextTable,
         },
     },

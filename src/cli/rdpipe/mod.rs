@@ -65,7 +65,7 @@ fn input() -> PlanInput {
     }
 }
 
-/// The exit code after a failure of rdpipe's own: that of [`Exit::Local`](crate::cli::shared::exit::Exit::Local).
+/// The exit code after a failure of rdpipe's own: that of [`Exit::Local`](super::shared::run::Exit::Local).
 const FAILED_HERE: u8 = 1;
 
 fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {

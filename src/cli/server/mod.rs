@@ -30,10 +30,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::client_keys::ClientKeys;
 use super::shared::{
-    exit::Exit,
     message::Console,
     report::counted,
-    run::control_runtime,
+    run::{Exit, control_runtime},
     signals::{self, Caught},
 };
 use crate::{

@@ -16,7 +16,7 @@ use tracing::{
 };
 
 use super::{
-    exit::Exit,
+    run::Exit,
     stderr::{ShownBar, StderrQueue},
 };
 use crate::{

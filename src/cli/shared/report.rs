@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::json;
 
-use super::{exit::Exit, message::Console};
+use super::{message::Console, run::Exit};
 use crate::key::GeneratedKey;
 
 /// The report at the end of a run. A field is `None` if the run failed before its value was known.

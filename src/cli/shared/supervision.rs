@@ -18,10 +18,9 @@ use tokio::{runtime::Handle, sync::oneshot, task::JoinHandle};
 use zeroize::Zeroizing;
 
 use super::{
-    exit::Exit,
     message::Console,
     progress::RunProgress,
-    run,
+    run::{self, Exit},
     signals::{self, Caught},
 };
 use crate::{

@@ -7,9 +7,8 @@ use futures::{FutureExt, executor::block_on};
 use serde_json::json;
 
 use super::{
-    exit::Exit,
     message::{Console, sentence},
-    run::control_runtime,
+    run::{Exit, control_runtime},
     signals::{self, EndingCaught},
 };
 use crate::{

@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     copy::{
-        digest::FileDigest,
         metadata::{EntryKind, Metadata, attributes_at},
+        order::FileDigest,
         path::{EntryName, RelativePath},
         written::EntryId,
     },

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     copy::{
-        digest::FileDigest,
+        order::FileDigest,
         path::{EntryName, RelativePath},
         question::ByteRange,
         record::LargeFile,

@@ -55,10 +55,9 @@ use self::{
     written::WrittenGuard,
 };
 use super::{
-    filter::NameFilter,
     job::{CopyContext, CopyError, CopyStreams},
     metadata::LocalOwners,
-    order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, RunPart},
+    order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, NameFilter, RunPart},
     path::{BaseDirectory, CopiedSources, RelativePath},
     question::{FromDestination, FromSource, codec, decode, encode},
     written::{WrittenEntries, WrittenPart},

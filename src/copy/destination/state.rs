@@ -24,9 +24,8 @@ use super::{
     written::WrittenGuard,
 };
 use crate::copy::{
-    filter::NameFilter,
     job::{CopyContext, CopyError},
-    order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy},
+    order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy, NameFilter},
     path::RelativePath,
     record::LargeFile,
 };

@@ -45,9 +45,8 @@ use self::{
     walk::Walker,
 };
 use super::{
-    filter::NameFilter,
     job::{CopyContext, CopyError, CopyStreams},
-    order::{CopyOptions, CopyReport},
+    order::{CopyOptions, CopyReport, NameFilter},
     path::{BaseDirectory, RelativePath, top_name},
 };
 use crate::{Stream, threads};

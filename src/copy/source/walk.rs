@@ -22,9 +22,8 @@ use super::{
     state::unreadable,
 };
 use crate::copy::{
-    filter::NameFilter,
     metadata::{Metadata, attributes_of, metadata_of},
-    order::CopyOptions,
+    order::{CopyOptions, NameFilter},
     path::{BaseDirectory, EntryName, RelativePath, last_name, top_name, typed_folder},
     written::EntryId,
 };

@@ -21,9 +21,9 @@ use crate::{
         },
         data::{
             pace::Pace,
-            path::DataPath,
             receive::{RecvHalf, SharedReceiver},
             send::{SendHalf, SharedSender},
+            slots::DataPath,
             steward::{self, Shared},
             tcp::{Tcp, TcpArrivals, TcpReceive, TcpSend},
         },

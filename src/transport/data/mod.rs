@@ -1,4 +1,4 @@
-//! Turns bytes into frames and back. A data path carries the frames, over TCP or RDMA ([`path`]).
+//! Turns bytes into frames and back. A data path carries the frames, over TCP or RDMA ([`slots`]).
 //!
 //! What a program writes fills a slot ([`slots`]); [`send`] seals it with a header and a digest ([`frame`]) and gives
 //! it to the data path. At the other end [`receive`] verifies what its data path has read into a slot, lends it to the
@@ -6,7 +6,6 @@
 
 pub(crate) mod frame;
 pub(crate) mod pace;
-pub(crate) mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod slots;

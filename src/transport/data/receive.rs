@@ -19,8 +19,9 @@ use tokio::io::ReadBuf;
 
 use super::{
     frame::{Chain, Damage, Header, credit_batch},
-    path::{DataPath, NO_SLOT, ReceivePath, Slot, violation},
-    slots::{ChunkLender, Readable, ReturnedChunks},
+    slots::{
+        ChunkLender, DataPath, NO_SLOT, Readable, ReceivePath, ReturnedChunks, Slot, violation,
+    },
     steward::{Attendance, Shared},
 };
 use crate::{
@@ -425,7 +426,7 @@ fn connection_lost(state: &State, error: io::Error) {
 }
 
 #[cfg(feature = "rdma")]
-impl<P: ReceivePath> super::path::Renewable for FrameReceiver<P> {
+impl<P: ReceivePath> super::slots::Renewable for FrameReceiver<P> {
     type Path = P;
     type Slot = P::Slot;
 
@@ -492,7 +493,7 @@ mod tests {
         Direction,
         transport::{
             control::message::Message,
-            data::{frame::HEADER_BYTES, path::DataPath, steward::Shared, tcp::TcpSend},
+            data::{frame::HEADER_BYTES, slots::DataPath, steward::Shared, tcp::TcpSend},
         },
     };
 

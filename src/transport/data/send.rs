@@ -15,8 +15,7 @@ use std::{
 
 use super::{
     frame::{Chain, HEADER_BYTES},
-    path::{DataPath, NO_SLOT, SendPath, Slot, SmallFrame},
-    slots::{FillSlots, FillingSlot, LentSlot},
+    slots::{DataPath, FillSlots, FillingSlot, LentSlot, NO_SLOT, SendPath, Slot, SmallFrame},
     steward::{Attendance, Shared},
 };
 use crate::{Error, Fault, faults, transport::control::state::State};
@@ -497,7 +496,7 @@ impl<P: SendPath> FrameSender<P> {
 }
 
 #[cfg(feature = "rdma")]
-impl<P: SendPath> super::path::Renewable for FrameSender<P> {
+impl<P: SendPath> super::slots::Renewable for FrameSender<P> {
     type Path = P;
     type Slot = P::Slot;
 

@@ -20,7 +20,7 @@ use std::{
 use futures::task::AtomicWaker;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::{path::DataPath, receive::SharedReceiver, send::SharedSender};
+use super::{receive::SharedReceiver, send::SharedSender, slots::DataPath};
 use crate::transport::control::state::State;
 
 /// How long a half may go without a poll before the steward drives it, which happens between one and two of these after

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use super::{
     frame::{HEADER_BYTES, Header},
     pace::Pace,
-    path::{DataPath, ReceivePath, SendPath, Slot, invalid},
+    slots::{DataPath, ReceivePath, SendPath, Slot, invalid},
 };
 use crate::{
     Fault,

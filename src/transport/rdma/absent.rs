@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use super::data::path::Unavailable;
+pub(crate) use super::data::slots::Unavailable;
 use super::{
     control::{connection::Control, message::Agreement, noise::Role, state::State},
     data::{
         frame::Header,
-        path::{DataPath, ReceivePath, SendPath, Slot},
+        slots::{DataPath, ReceivePath, SendPath, Slot},
         steward::Shared,
     },
 };

@@ -18,7 +18,7 @@ use super::{
     receive_path, send_path,
     verbs::queue_pair::QueuePairConfig,
 };
-use crate::{Direction, faults::Faults, transport::data::path::Slot};
+use crate::{Direction, faults::Faults, transport::data::slots::Slot};
 
 /// The parameters of every link of a stream: of the first link, and of those that replace it.
 pub(crate) struct LinkPlan {

@@ -30,7 +30,7 @@ mod send_path;
 mod tests;
 mod verbs;
 
-pub(crate) use super::data::path::Unavailable;
+pub(crate) use super::data::slots::Unavailable;
 pub(crate) use establish::{Established, LocalPorts};
 #[cfg(feature = "cli")]
 pub(crate) use memlock::Memlock;
@@ -68,7 +68,7 @@ pub(crate) mod open {
     };
 }
 
-use super::data::path::DataPath;
+use super::data::slots::DataPath;
 
 /// The RDMA data path.
 pub(crate) struct Rdma;

@@ -5,7 +5,7 @@ use std::io;
 use super::link::{MemoryAccess, Region, SlotToken, UnconnectedQueuePair};
 use crate::transport::data::{
     frame::HEADER_BYTES,
-    path::{NO_SLOT, Slot},
+    slots::{NO_SLOT, Slot},
 };
 
 /// A slot in registered memory, or a copy of its bytes after its link was destroyed.

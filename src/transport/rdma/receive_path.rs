@@ -15,7 +15,7 @@ use super::{
 };
 use crate::transport::data::{
     frame::{Damage, Header},
-    path::{NO_SLOT, ReceivePath, Slot, invalid},
+    slots::{NO_SLOT, ReceivePath, Slot, invalid},
 };
 
 /// The receiving side of the RDMA data path.

@@ -51,8 +51,8 @@ use crate::{
             state::{State, StreamFault},
         },
         data::{
-            path::{Renewable, violation},
             send::SharedSender,
+            slots::{Renewable, violation},
             steward::Shared,
         },
         rdma::{

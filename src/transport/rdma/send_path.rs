@@ -17,7 +17,7 @@ use crate::{
     faults::Faults,
     transport::data::{
         frame::{HEADER_BYTES, Header},
-        path::{SendPath, Slot, SmallFrame, invalid},
+        slots::{SendPath, Slot, SmallFrame, invalid},
     },
 };
 

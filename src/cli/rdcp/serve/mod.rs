@@ -45,9 +45,9 @@ use crate::{
             key_file::new_client_line,
         },
         shared::{
-            exit::Exit,
             message::{Console, print_stdout, sentence},
             report::{amount, counted, decimal, rate},
+            run::Exit,
         },
     },
     copy::{

@@ -9,10 +9,7 @@ use proptest::prelude::*;
 use rustix::fs::{IFlags, ioctl_setflags};
 
 use super::*;
-use crate::copy::{
-    filter::NameFilter,
-    order::{ExistingFiles, FilterRule},
-};
+use crate::copy::order::{ExistingFiles, FilterRule, NameFilter};
 
 fn names(folder: &str, names: &[&str], last: bool) -> Step {
     Step::Say(FromSource::Names {

@@ -23,7 +23,7 @@ use crate::{
     transport::{
         data::{
             frame::{Damage, HEADER_BYTES, Header},
-            path::{NO_SLOT, Slot, invalid},
+            slots::{NO_SLOT, Slot, invalid},
         },
         rdma::{
             pool::RdmaSlot,

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     faults::Faults,
     transport::{
-        data::{frame::Chain, path::NO_SLOT},
+        data::{frame::Chain, slots::NO_SLOT},
         rdma::{tests::config, verbs::queue_pair::QueuePairConfig},
     },
 };

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use crate::transport::data::path::invalid;
+use crate::transport::data::slots::invalid;
 
 /// The frames that this end sends: at most one window of them is not yet reported as consumed.
 #[derive(Debug, Clone, Copy)]
