@@ -3,10 +3,10 @@
 
 use std::{
     ffi::OsString,
-    fmt, fs, io,
+    fmt, io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStrExt,
+        unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Path, PathBuf},
     time::Duration,
@@ -16,7 +16,7 @@ use rustix::{
     fs::{
         AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags, fchmod, fchown,
         fcntl_getfl, fcntl_setfl, flistxattr, flistxattr_query, fremovexattr, fstat, ftruncate,
-        lstat, openat, stat, statfs, statx,
+        lstat, openat, readlinkat, stat, statfs, statx,
     },
     io::{Errno, retry_on_intr},
     process::{Gid, Uid, geteuid},
@@ -72,7 +72,11 @@ impl OutputTarget {
         let (fd, pending) = match blocking(move || prepare(&path)).await? {
             PreparedTarget::Beside(fd, pending) => (fd, Some(pending)),
             PreparedTarget::InPlace(fd) => (fd, None),
-            PreparedTarget::Special(path) => (open_in_place(&path, OFlags::TRUNC).await?, None),
+            PreparedTarget::Special(path) => {
+                // With `CREATE` the kernel refuses FIFOs that another user has planted (`fs.protected_fifos`).
+                let flags = OFlags::TRUNC | OFlags::CREATE;
+                (open_in_place(&path, flags).await?, None)
+            }
         };
         let is_plain_in_place =
             pending.is_none() && file_type(fd.as_fd())? == FileType::RegularFile;
@@ -256,12 +260,37 @@ fn resolve(path: &Path) -> io::Result<ResolvedPath> {
             FileType::Directory => return Err(Errno::ISDIR.into()),
             // The text of a link in /proc/self/fd is not always a path: "pipe:[42]" is none.
             FileType::Symlink if !is_in_proc(&path)? => {
-                path = parent(&path).join(fs::read_link(&path)?);
+                path = parent(&path).join(link_target(&path)?);
             }
             _ => return Ok(ResolvedPath::Special(path)),
         }
     }
     Err(Errno::LOOP.into())
+}
+
+/// Returns the target of the symbolic link `path`, if the kernel would follow the link.
+///
+/// # Errors
+///
+/// Fails with `EACCES` for a link that another user has planted in a directory like `/tmp`.
+fn link_target(path: &Path) -> io::Result<PathBuf> {
+    // One link is looked at and followed, whatever takes its name meanwhile.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let link = openat(CWD, path, flags, Mode::empty())?;
+    if !may_follow(&fstat(&link)?, &stat(parent(path))?, geteuid()) {
+        return Err(Errno::ACCESS.into());
+    }
+    let target = readlinkat(&link, "", Vec::new())?;
+    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+}
+
+/// Returns true if `caller` may follow a symbolic link in `directory`: the rule of `fs.protected_symlinks` in proc(5),
+/// which the kernel cannot apply to links that are read here. In a directory where everybody can make names that others
+/// cannot remove, a link must belong to who follows it, or to the owner of the directory.
+fn may_follow(link: &Stat, directory: &Stat, caller: Uid) -> bool {
+    let shared = Mode::SVTX | Mode::WOTH;
+    let is_shared = Mode::from_raw_mode(directory.st_mode).contains(shared);
+    !is_shared || link.st_uid == caller.as_raw() || link.st_uid == directory.st_uid
 }
 
 /// Returns the path without symbolic links of what `path` leads to, if that is a device, a FIFO or a socket, or named

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read, Write},
     os::{
         fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
-        unix::fs::{MetadataExt, PermissionsExt, symlink},
+        unix::fs::{MetadataExt, PermissionsExt, lchown, symlink},
     },
     path::Path,
     task::{Poll, Waker},
@@ -434,6 +434,33 @@ async fn follows_symbolic_links() {
         .err()
         .unwrap();
     assert_eq!(os_error(&error), Some(Errno::LOOP));
+}
+
+/// The rule is the kernel's: with `fs.protected_symlinks`, `cat > /tmp/link` fails there too.
+#[tokio::test]
+async fn a_link_that_another_user_has_planted_is_not_followed() {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: only root can make a link of another user");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (link, file) = (directory.path().join("link"), directory.path().join("file"));
+    symlink("file", &link).unwrap();
+    lchown(&link, Some(65_534), None).unwrap();
+    for mode in [0o777, 0o1755] {
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+        assert!(write(&link, b"not shared").await, "{mode:o}");
+    }
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let refused = OutputTarget::create(&link).await.err().unwrap();
+    assert_eq!(os_error(&refused), Some(Errno::ACCESS));
+    assert_eq!(fs::read(&file).unwrap(), b"not shared");
+    // A dangling link names no new file either.
+    fs::remove_file(&file).unwrap();
+    assert!(OutputTarget::create(&link).await.is_err());
+    lchown(&link, Some(0), None).unwrap();
+    assert!(write(&link, b"own").await);
+    assert_eq!(fs::read(&file).unwrap(), b"own");
 }
 
 #[tokio::test]

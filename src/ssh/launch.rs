@@ -141,7 +141,7 @@ const PROGRAM: &str = "rdpipe";
 const AGENT: &str = "--agent";
 
 /// The options of ssh that rdpipe sets. The user's `--ssh-opt` overrides them.
-const SSH_OPTIONS: [&str; 8] = [
+const SSH_OPTIONS: [&str; 9] = [
     "-T",
     // There is no terminal on which a user could answer a question: ssh fails at once instead of asking.
     "-oBatchMode=yes",
@@ -151,6 +151,8 @@ const SSH_OPTIONS: [&str; 8] = [
     // Forwardings are meant for the user's own sessions, and several sessions at once cannot bind the same ports.
     "-oClearAllForwardings=yes",
     "-oForwardX11=no",
+    // A host that receives files or runs a stage gets no access to the user's other hosts.
+    "-oForwardAgent=no",
     "-oPermitLocalCommand=no",
     "-oRemoteCommand=none",
 ];

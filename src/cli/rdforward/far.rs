@@ -28,6 +28,11 @@ use crate::{
 pub(super) fn listen(args: &RdforwardArgs, console: &Console) -> Exit {
     raise_descriptor_limit();
     let policy = args.policy();
+    if policy == ForwardPolicy::Any {
+        console.note(
+            "whoever has the ticket may connect to everything that this host reaches, and listen here; --allow limits it",
+        );
+    }
     let offer = TicketOffer {
         hosts: args.peer.hosts.clone(),
         bind: None,

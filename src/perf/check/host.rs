@@ -1,7 +1,10 @@
 //! What is wrong with one host. Pure, no I/O.
 
 use super::{Finding, RAISE_MEMLOCK, device_rights, memory, soft_roce};
-use crate::perf::messages::{DeviceFacts, HostFacts, PortFacts};
+use crate::{
+    perf::messages::{DeviceFacts, HostFacts, PortFacts},
+    ssh::quote::word,
+};
 
 /// The clock sources that take a system call or a slow device for each reading of the time.
 const SLOW_CLOCKS: &[&str] = &["acpi_pm", "hpet", "jiffies", "pit", "refined-jiffies"];
@@ -109,21 +112,21 @@ fn port_faults(name: &str, device: &DeviceFacts, is_usable: bool) -> Vec<Finding
 }
 
 fn port_remedy(device: &DeviceFacts, port: &PortFacts) -> Option<String> {
-    let netdev = port.netdev.as_deref().unwrap_or("INTERFACE");
+    let netdev = word(port.netdev.as_deref().unwrap_or("INTERFACE"));
+    let device_name = word(&device.name);
     match (port.link_layer.as_str(), port.state.as_str()) {
         ("InfiniBand", "INIT") => {
             Some("start a subnet manager on one host of the fabric: `sudo opensm -B`".to_owned())
         }
         ("InfiniBand", "DOWN") => Some(format!(
-            "see to the cable and the switch: `ibstat {}`",
-            device.name
+            "see to the cable and the switch: `ibstat {device_name}`"
         )),
         ("Ethernet", "ACTIVE") => {
             Some(format!("`sudo ip address add ADDRESS/PREFIX dev {netdev}`"))
         }
         ("Ethernet", _) => Some(format!(
-            "`sudo ip link set dev {netdev} up`; if it stays down, see to the cable: `rdma link show {}/{}`",
-            device.name, port.number
+            "`sudo ip link set dev {netdev} up`; if it stays down, see to the cable: `rdma link show {device_name}/{}`",
+            port.number
         )),
         _ => None,
     }
@@ -316,6 +319,19 @@ mod tests {
         facts.devices[0].ports.remove(0);
         facts.no_rdma = Some("device mlx5_0 port 2 is DOWN".to_owned());
         assert_one(&check(&facts), "port-down", Severity::Repair, remedy);
+    }
+
+    /// A host says what its interfaces are called, and a user pastes the remedy into a shell.
+    #[test]
+    fn what_a_host_says_is_one_word_of_a_command() {
+        let mut facts = host(1);
+        let port = PortFacts {
+            netdev: Some("eth2; reboot".to_owned()),
+            ..down()
+        };
+        facts.devices[0].ports.push(port);
+        let remedy = "sudo ip link set dev 'eth2; reboot' up";
+        assert_one(&check(&facts), "port-down", Severity::Note, remedy);
     }
 
     #[test]

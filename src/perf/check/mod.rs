@@ -11,6 +11,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ssh::quote::word;
+
 pub(crate) use self::{
     host::check_host,
     pair::{PairEnd, PairFacts, automatic_choice, check_pair},
@@ -89,6 +91,7 @@ const RAISE_MEMLOCK: &str = "`ulimit -l unlimited` in the shell that starts it; 
 
 /// The command that adds RDMA in software to an interface.
 fn soft_roce(netdev: &str) -> String {
+    let netdev = word(netdev);
     format!(
         "RDMA in software, for tests: `sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev {netdev}`"
     )
@@ -96,6 +99,7 @@ fn soft_roce(netdev: &str) -> String {
 
 /// The commands that give users the rights on a device file.
 fn device_rights(file: &str) -> String {
+    let file = word(file);
     format!(
         "`sudo chmod 666 {file}`; for good: `echo 'KERNEL==\"uverbs*\", GROUP=\"rdma\", MODE=\"0660\"' | \
          sudo tee /etc/udev/rules.d/90-rdma.rules && sudo udevadm trigger`, and `sudo usermod -aG rdma $USER`"
@@ -125,7 +129,7 @@ fn open_roce(first: &str, second: &str) -> String {
 
 /// The command that sets the MTU of an interface.
 fn set_mtu(netdev: &str, mtu: u32) -> String {
-    format!("`sudo ip link set dev {netdev} mtu {mtu}`")
+    format!("`sudo ip link set dev {} mtu {mtu}`", word(netdev))
 }
 
 fn open_ports(range: &str, protocol: &str) -> String {

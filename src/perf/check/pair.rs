@@ -1,8 +1,13 @@
 //! What is wrong with a pair of hosts. Pure, no I/O.
 
 use super::{Finding, Severity, open_tcp, set_mtu};
-use crate::perf::check;
-use crate::perf::messages::{HostFacts, PathResult, PortPairProof, TaskFault};
+use crate::{
+    perf::{
+        check,
+        messages::{HostFacts, PathResult, PortPairProof, TaskFault},
+    },
+    ssh::quote::word,
+};
 
 /// The difference of two clocks from which on logs and certificates are affected, in milliseconds: a minute.
 const CLOCK_LIMIT_MS: u64 = 60_000;
@@ -338,7 +343,7 @@ fn broken(pair: &PairFacts<'_>, proof: &PortPairProof) -> Finding {
         }
         (Err(reason), _) => {
             let what = format!("no message over RDMA crosses {ports} ({reason})");
-            let device = &proof.listener.device;
+            let device = word(&proof.listener.device);
             let remedy = format!(
                 "on {listener}: `sudo ibping -S -C {device}`; on {dialer}: `sudo ibping -G GUID`, with the port GUID that `ibstat` shows on {listener}"
             );
@@ -409,7 +414,7 @@ fn apart(pair: &PairFacts<'_>, proofs: &[PortPairProof], insists: bool) -> Findi
         "the hosts' RDMA networks differ: {} on {}, and {} on {}",
         ports.0, dialer.name, ports.1, listener.name
     );
-    let interface = netdev(&ports.1).unwrap_or("INTERFACE");
+    let interface = word(netdev(&ports.1).unwrap_or("INTERFACE"));
     let remedy = format!(
         "put a port of each into one network; for example on {}: `sudo ip address add ADDRESS/PREFIX dev {interface}`, with an \
          address of the network of {}",
