@@ -207,69 +207,6 @@ pub(crate) struct Unavailable {
     pub(crate) hardware: bool,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transport::data::frame::HEADER_BYTES;
-
-    struct Heap(u32, Box<[u8]>);
-
-    impl Slot for Heap {
-        fn index(&self) -> u32 {
-            self.0
-        }
-
-        fn bytes(&self) -> &[u8] {
-            &self.1
-        }
-
-        fn bytes_mut(&mut self) -> &mut [u8] {
-            &mut self.1
-        }
-    }
-
-    fn chunk(index: u32, payload: usize) -> Readable<Heap> {
-        let bytes = vec![7; HEADER_BYTES + payload].into_boxed_slice();
-        Readable::new(Heap(index, bytes), payload)
-    }
-
-    #[test]
-    fn two_slots_are_never_lent() {
-        for depth in [2, 3, 4, 16] {
-            let mut lender = ChunkLender::new(depth);
-            let mut kept = Vec::new();
-            let mut copied = 0;
-            for index in 0..depth {
-                let (bytes, back) = lender.lend(chunk(index, COPIED_BYTES + 1));
-                assert_eq!(bytes, vec![7; COPIED_BYTES + 1]);
-                kept.push(bytes);
-                copied += u32::from(back.is_some());
-            }
-            assert_eq!(copied, 2, "depth {depth}");
-            drop(kept);
-            let returned = lender.take_returned().len();
-            assert_eq!(u32::try_from(returned), Ok(depth - copied));
-            assert_eq!(lender.lent, 0);
-        }
-    }
-
-    #[test]
-    fn what_is_small_is_copied() {
-        let mut lender = ChunkLender::new(16);
-        assert!(lender.lend(chunk(0, COPIED_BYTES)).1.is_some());
-        assert!(lender.lend(chunk(0, COPIED_BYTES + 1)).1.is_none());
-    }
-
-    #[test]
-    fn the_lent_outlive_their_lender() {
-        let mut lender = ChunkLender::new(16);
-        let (bytes, _) = lender.lend(chunk(0, 9000));
-        let part = bytes.slice(8999..);
-        drop((lender, bytes));
-        assert_eq!(part, [7][..]);
-    }
-}
-
 /// The sending side of a stream, which lends out registered memory to be filled in place.
 #[cfg_attr(
     not(feature = "cli"),
@@ -583,5 +520,68 @@ impl<S: Slot> Readable<S> {
         place.copy_from_slice(payload);
         self.end += payload.len();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::data::frame::HEADER_BYTES;
+
+    struct Heap(u32, Box<[u8]>);
+
+    impl Slot for Heap {
+        fn index(&self) -> u32 {
+            self.0
+        }
+
+        fn bytes(&self) -> &[u8] {
+            &self.1
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.1
+        }
+    }
+
+    fn chunk(index: u32, payload: usize) -> Readable<Heap> {
+        let bytes = vec![7; HEADER_BYTES + payload].into_boxed_slice();
+        Readable::new(Heap(index, bytes), payload)
+    }
+
+    #[test]
+    fn two_slots_are_never_lent() {
+        for depth in [2, 3, 4, 16] {
+            let mut lender = ChunkLender::new(depth);
+            let mut kept = Vec::new();
+            let mut copied = 0;
+            for index in 0..depth {
+                let (bytes, back) = lender.lend(chunk(index, COPIED_BYTES + 1));
+                assert_eq!(bytes, vec![7; COPIED_BYTES + 1]);
+                kept.push(bytes);
+                copied += u32::from(back.is_some());
+            }
+            assert_eq!(copied, 2, "depth {depth}");
+            drop(kept);
+            let returned = lender.take_returned().len();
+            assert_eq!(u32::try_from(returned), Ok(depth - copied));
+            assert_eq!(lender.lent, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_small_is_copied() {
+        let mut lender = ChunkLender::new(16);
+        assert!(lender.lend(chunk(0, COPIED_BYTES)).1.is_some());
+        assert!(lender.lend(chunk(0, COPIED_BYTES + 1)).1.is_none());
+    }
+
+    #[test]
+    fn the_lent_outlive_their_lender() {
+        let mut lender = ChunkLender::new(16);
+        let (bytes, _) = lender.lend(chunk(0, 9000));
+        let part = bytes.slice(8999..);
+        drop((lender, bytes));
+        assert_eq!(part, [7][..]);
     }
 }
