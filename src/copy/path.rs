@@ -1,7 +1,11 @@
 //! The paths of a copy: those that the user named, the names and relative paths that a peer may send, and the directory
 //! that they are relative to.
 
-use std::{os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+};
 
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat, openat2, statat},
@@ -230,6 +234,17 @@ impl BaseDirectory {
     /// Returns true if no path leads out of the directory.
     pub(crate) fn is_confined(&self) -> bool {
         matches!(self, Self::Root(_))
+    }
+
+    /// Returns true if `directory` is the one that no path leads out of.
+    pub(crate) fn is_root(&self, directory: impl AsFd) -> bool {
+        let Self::Root(root) = self else { return false };
+        let id = |fd: BorrowedFd<'_>| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+        // What cannot be told is taken for the root, which stays as it is.
+        match (id(root.as_fd()), id(directory.as_fd())) {
+            (Ok(root), Ok(other)) => root == other,
+            _ => true,
+        }
     }
 
     /// Opens what exists at `path`.

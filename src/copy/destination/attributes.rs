@@ -17,7 +17,7 @@ use super::{
         ACCESS_ACL, AclRights, DEFAULT_ACL, have_differences, is_acl, is_of_replaced,
         remove_other_attributes, set_attributes,
     },
-    folders::proc_path,
+    folders::{OWNER_BITS, proc_path},
     state::errno_text,
     stored_times::{is_access_clamped, is_clamped, may_be_out_of_range, timespec},
 };
@@ -429,7 +429,16 @@ impl MetadataKeeper {
         set_attributes(entry, attributes, keeps_privileged, note)
     }
 
-    /// Gives a folder all its metadata, when everything in it is written. `stat` is what the folder has now.
+    /// Reports that the directory which a server serves keeps its own metadata, if the source's has others.
+    pub(super) fn note_served(&self, stat: &Stat, metadata: &Metadata, note: &dyn Fn(String)) {
+        let has_mode = metadata.mode & MODE_BITS == stat.st_mode & MODE_BITS;
+        if !has_mode || !metadata.attributes.is_empty() {
+            note("the directory that the server serves has kept its own metadata".to_owned());
+        }
+    }
+
+    /// Gives a folder all its metadata, when everything in it is written. `stat` is what the folder has now. A folder of
+    /// a server keeps all rights of its owner: the server must be able to use it for every client.
     pub(super) fn apply_to_folder(
         &self,
         folder: BorrowedFd<'_>,
@@ -438,6 +447,11 @@ impl MetadataKeeper {
         note: &dyn Fn(String),
     ) {
         let mut plan = self.plan_for_existing(metadata, stat, note);
+        let without_owner = plan.mode.filter(|mode| mode & OWNER_BITS != OWNER_BITS);
+        if let Some(mode) = without_owner.filter(|_| self.is_served) {
+            note("a server keeps the rights of the owner on its directories".to_owned());
+            plan.mode = Some(mode | OWNER_BITS);
+        }
         let keeps_mode = plan.mode == Some(stat.st_mode & MODE_BITS)
             && plan.owner == (None, None)
             && metadata.attributes.is_empty();

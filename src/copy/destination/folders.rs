@@ -46,7 +46,7 @@ const MAX_PATH_BYTES: usize = 4095;
 const FOLDERS_PER_TURN: usize = 64;
 
 /// The bits that the owner of a folder needs to write in it.
-const OWNER_BITS: u32 = 0o700;
+pub(super) const OWNER_BITS: u32 = 0o700;
 
 /// The bits of a folder that `-P` makes, as with `mkdir -p`: the system takes those of the umask or of a default ACL.
 const NEW_PARENT_BITS: u32 = 0o777;
@@ -253,7 +253,8 @@ impl FolderTable {
 
     /// With `-a`, gives a normal user the right to write in a folder of the copy. Keeps the mode that the folder had.
     fn unlock(&self, state: &DestinationState, local: &RelativePath, folder: BorrowedFd<'_>) {
-        if !state.keeper.keeps_all() || state.keeper.is_root() {
+        let is_kept = state.keeper.is_root() || state.placement.is_served_itself(local);
+        if is_kept || !state.keeper.keeps_all() {
             return;
         }
         if let Some(mode) = make_writable(folder) {
@@ -490,7 +491,8 @@ fn finish_folder(
     record: &FolderRecord,
 ) -> Result<(), String> {
     let keeps_all = state.keeper.keeps_all();
-    let owner_bits = record.final_owner_bits().filter(|_| !keeps_all);
+    let takes_owner_bits = !keeps_all && !state.keeper.is_served();
+    let owner_bits = record.final_owner_bits().filter(|_| takes_owner_bits);
     let kept = record.metadata.as_ref().filter(|_| keeps_all);
     let is_changed = kept.is_some() || owner_bits.is_some() || record.locked.is_some();
     if !is_changed && !state.options.fsync {
@@ -501,7 +503,11 @@ fn finish_folder(
         let stat = fstat(&folder).map_err(errno_text)?;
         let note = |text| state.note(text);
         let keeper = &state.keeper;
-        keeper.apply_to_folder(folder.as_fd(), &stat, metadata, &note);
+        if state.placement.is_served_itself(local) {
+            keeper.note_served(&stat, metadata, &note);
+        } else {
+            keeper.apply_to_folder(folder.as_fd(), &stat, metadata, &note);
+        }
     } else if let Some(bits) = owner_bits {
         // All other bits are those that the system gave to the folder. With an ACL, they stand for its mask.
         let mode = fstat(&folder).map_err(errno_text)?.st_mode & 0o7777;

@@ -27,6 +27,8 @@ use crate::copy::{
 #[derive(Debug)]
 pub(super) struct Placement {
     root: OwnedFd,
+    /// True if the root is the directory that a server serves.
+    is_served_itself: bool,
     /// The path of the root as the user typed it; empty for the working directory.
     shown_root: Vec<u8>,
     top: TopName,
@@ -111,7 +113,7 @@ impl Placement {
             } else {
                 TopName::Kept
             };
-            return Ok(Self::new(root, text.to_vec(), top, sources));
+            return Ok(Self::new(base, root, text.to_vec(), top, sources));
         }
         if many {
             return Err(format!(
@@ -171,6 +173,7 @@ impl Placement {
             is_directory,
         };
         Ok(Self::new(
+            base,
             root,
             above.into_os_string().as_bytes().to_vec(),
             top,
@@ -178,8 +181,15 @@ impl Placement {
         ))
     }
 
-    fn new(root: OwnedFd, shown_root: Vec<u8>, top: TopName, sources: CopiedSources) -> Self {
+    fn new(
+        base: &BaseDirectory,
+        root: OwnedFd,
+        shown_root: Vec<u8>,
+        top: TopName,
+        sources: CopiedSources,
+    ) -> Self {
         Self {
+            is_served_itself: base.is_root(&root),
             root,
             shown_root,
             top,
@@ -191,6 +201,12 @@ impl Placement {
     /// Returns the directory that every local path is relative to.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
+    }
+
+    /// Returns true if a local path is that of the directory that a server serves: whatever a client sends, it keeps its
+    /// mode, owner, times and attributes.
+    pub(super) fn is_served_itself(&self, local: &RelativePath) -> bool {
+        self.is_served_itself && local.is_empty()
     }
 
     /// Checks that the contents of a directory may go straight into the place.

@@ -1,14 +1,18 @@
 //! A destination of a server: it is confined to a directory, and several clients write to the same places.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::*;
-use crate::copy::destination::DestinationClaims;
+use crate::copy::{destination::DestinationClaims, metadata::attributes_of};
 
 /// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
 const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// The value of an ACL that gives all rights to all users.
+const OPEN_ACL: [u8; 28] =
+    *b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x07\0\xff\xff\xff\xff\x20\0\x07\0\xff\xff\xff\xff";
 
 /// Makes `outside/secret`, and `root` with links that stay inside and that lead out.
 fn served() -> (TempDir, BaseDirectory) {
@@ -243,6 +247,69 @@ async fn nothing_that_lends_rights_is_kept() {
         "trusted attributes were not kept: a server keeps none",
     ];
     assert_eq!(notes, expected);
+}
+
+/// Returns mode, owner and times of a directory, and its extended attributes.
+fn what_it_has(path: &Path) -> (u32, (u32, u32), (i64, i64), Vec<(Vec<u8>, Vec<u8>)>) {
+    let stat = fs::metadata(path).unwrap();
+    let attributes = attributes_of(fs::File::open(path).unwrap()).unwrap();
+    (
+        stat.mode(),
+        (stat.uid(), stat.gid()),
+        (stat.mtime(), stat.mtime_nsec()),
+        attributes,
+    )
+}
+
+#[tokio::test]
+async fn the_served_directory_keeps_what_it_has() {
+    for (typed, mode) in [("/", 0), ("", 0o777), (".", 0o7777), ("tree/up", 0o1000)] {
+        let (place, base) = served();
+        let root = place.path().join("root");
+        symlink(".", root.join("self")).unwrap();
+        let typed = typed.replace("tree/up", "self");
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o750)).unwrap();
+        let before = what_it_has(&root);
+        let mut step = folder("", mode);
+        if let Step::Record(_, LaneRecord::Folder { metadata, .. }, _) = &mut step {
+            let own = metadata.as_mut().unwrap();
+            (own.uid, own.gid) = (65_534, 65_534);
+            let attribute = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
+            own.attributes = vec![
+                attribute("system.posix_acl_default", &OPEN_ACL),
+                attribute("user.planted", b"x"),
+            ];
+        }
+        let options = into_itself();
+        let end = copy_in(&base, &typed, &options, vec![step]).await.unwrap();
+        end.assert_whole();
+        assert_eq!(what_it_has(&root), before, "{typed:?}");
+        let kept = "the directory that the server serves has kept its own metadata";
+        assert_eq!(end.notes(), [kept], "{typed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_keeps_the_rights_of_the_owner_on_directories() {
+    let recursive = || CopyOptions {
+        recursive: true,
+        ..CopyOptions::default()
+    };
+    for options in [archive(), recursive()] {
+        let (place, base) = served();
+        let old = place.path().join("root/tree");
+        let steps = vec![folder("tree", 0), folder("tree/new", 0o070), file("f", "x")];
+        let end = copy_in(&base, "/", &options, steps).await.unwrap();
+        end.assert_whole();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o700;
+        assert_eq!(mode(&old), 0o700, "{options:?}");
+        assert_eq!(mode(&old.join("new")), 0o700, "{options:?}");
+        let steps = vec![folder("tree/new", 0o755), file("f", "again")];
+        let again = copy_in(&base, "/", &recursive(), steps).await.unwrap();
+        again.assert_whole();
+        let notes = end.notes();
+        assert_eq!(notes.len(), usize::from(options.archive), "{notes:?}");
+    }
 }
 
 #[tokio::test]
