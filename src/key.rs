@@ -371,15 +371,15 @@ impl fmt::Debug for KeyId {
 }
 
 impl Key {
-    /// Reads a key from the first line of a file, without the line end. If other users can read the file too, the
-    /// second part of the result is a sentence that warns about it.
+    /// Reads a key from the first line of a file, without the line end. If this user is root and the file belongs to
+    /// another user, the second part of the result is a sentence that warns about it.
     ///
     /// Reads no byte after the first line, so the file may be a pipe that continues with data.
     ///
     /// # Errors
     ///
-    /// Returns [`KeyError::File`] if the file cannot be read, [`KeyError::FileUnsafe`] if another user can change it,
-    /// [`KeyError::FileEmpty`] if its first line is empty, [`KeyError::FileLong`] if the first line is too long for a key,
+    /// Returns [`KeyError::File`] if the file cannot be read, [`KeyError::FileUnsafe`] if another user can read or
+    /// change it, [`KeyError::FileEmpty`] if its first line is empty, [`KeyError::FileLong`] if the first line is too long for a key,
     /// and the errors of [`parse`](Self::parse).
     pub fn from_file(path: impl AsRef<Path>) -> Result<(Self, Option<String>), KeyError> {
         let path = path.as_ref();
@@ -395,24 +395,35 @@ impl Key {
     }
 }
 
-/// Opens a key file. Returns a warning if others can read the file.
+/// Opens a key file. Returns a warning if this user is root and the file belongs to another user.
 ///
 /// # Errors
 ///
-/// Returns [`KeyError::File`] if the file cannot be opened, and [`KeyError::FileUnsafe`] if another user can change it.
+/// Returns [`KeyError::File`] if the file cannot be opened, and [`KeyError::FileUnsafe`] if another user can read or
+/// change it.
 pub(crate) fn open_key_file(path: &Path) -> Result<(File, Option<String>), KeyError> {
     let file = File::open(path).map_err(|source| unreadable(path, source))?;
+    let warning = check_key_file(path, &file)?;
+    Ok((file, warning))
+}
+
+/// Checks who else can use an open key file. Returns a warning if this user is root and the file belongs to another
+/// user.
+///
+/// # Errors
+///
+/// Returns [`KeyError::FileUnsafe`] if another user can read or change the file.
+pub(crate) fn check_key_file(path: &Path, file: &File) -> Result<Option<String>, KeyError> {
     let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
     if !metadata.is_file() {
-        return Ok((file, None));
+        return Ok(None);
     }
     let reader = geteuid().as_raw();
     let protected = protection(path, "key file", metadata.mode(), metadata.uid(), reader);
-    let warning = protected.map_err(|reason| KeyError::FileUnsafe {
+    protected.map_err(|reason| KeyError::FileUnsafe {
         path: path.to_owned(),
         reason,
-    })?;
-    Ok((file, warning))
+    })
 }
 
 /// Returns the error of a key file that cannot be read.
@@ -449,11 +460,12 @@ pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>
 }
 
 /// Checks who else can use a file with a secret: its mode and the number of its owner, against that of the user who
-/// reads it. `what` names the kind of file. Returns a warning if others can read the file.
+/// reads it. `what` names the kind of file. Returns a warning if the reader is root and the file belongs to another user.
 ///
-/// A user who can change the file chooses the secret, so such a file is refused, as ssh refuses a configuration that
-/// another user can change. Root may read the files of users, a mounted file in a container for example, and gets a
-/// warning.
+/// A user who can change the file chooses the secret, and one who can read it has the secret, so such a file is refused,
+/// as ssh refuses a private key. Root may read the files of users, a mounted file in a container for example, and gets a
+/// warning. A file of root may be readable for its group: a service that does not run as root reads it as one of that
+/// group.
 ///
 /// # Errors
 ///
@@ -481,8 +493,15 @@ pub(crate) fn protection(
             "the {what} {quoted} belongs to the user with the number {owner}, who can change it"
         )));
     }
-    let is_readable = mode & 0o044 != 0;
-    Ok(is_readable.then(|| format!("others can read the {what} {quoted}; chmod go= {quoted}")))
+    let (readable, taken) = if owner == reader {
+        (0o044, "go")
+    } else {
+        (0o004, "o")
+    };
+    if mode & readable != 0 {
+        return Err(format!("others can read it; chmod {taken}= {quoted}"));
+    }
+    Ok(None)
 }
 
 /// Returns the name quoted for a shell, so that the user can type the advised command.
@@ -668,17 +687,34 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_that_others_can_read_gives_a_warning() {
+    fn a_key_file_that_others_can_read_is_refused() {
         let file = file_with(b"key\n");
-        for (mode, warned) in [(0o600, false), (0o640, true), (0o604, true), (0o644, true)] {
+        for (mode, is_used) in [
+            (0o600, true),
+            (0o400, true),
+            (0o640, false),
+            (0o604, false),
+            (0o644, false),
+        ] {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(file.path(), permissions).unwrap();
-            let (_, warning) = Key::from_file(file.path()).unwrap();
-            assert_eq!(warning.is_some(), warned, "{mode:o}");
+            assert_eq!(Key::from_file(file.path()).is_ok(), is_used, "{mode:o}");
         }
-        let advice = protection(Path::new("my key"), "key file", 0o644, 0, 0).unwrap();
-        let expected = "others can read the key file 'my key'; chmod go= 'my key'";
-        assert_eq!(advice.as_deref(), Some(expected));
+        let (root, reader) = (0, 1000);
+        let refused = |mode, owner, reader| {
+            let protected = protection(Path::new("my key"), "key file", mode, owner, reader);
+            protected.err()
+        };
+        for (mode, owner, reader, advice) in [
+            (0o644, root, root, "chmod go= 'my key'"),
+            (0o640, reader, reader, "chmod go= 'my key'"),
+            (0o644, root, reader, "chmod o= 'my key'"),
+        ] {
+            let expected = format!("others can read it; {advice}");
+            assert_eq!(refused(mode, owner, reader), Some(expected), "{mode:o}");
+        }
+        // A service reads a file of root as one of its group.
+        assert_eq!(refused(0o640, root, reader), None);
     }
 
     #[test]

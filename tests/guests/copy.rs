@@ -153,7 +153,7 @@ fn two_clients_of_one_server_copy_over_rdma_at_once() {
     on(
         &network,
         "h1",
-        "rm -rf /tmp/root; mkdir /tmp/root; rdcp --new-key client >/tmp/keys; chmod 600 /tmp/keys",
+        "rm -rf /tmp/root; mkdir /tmp/root; rm -f /tmp/keys; rdcp --new-key client --key-file /tmp/keys",
     );
     on(&network, "h1", &format!("cp /tmp/keys {keys}"));
     for host in ["h2", "h3"] {

@@ -121,7 +121,7 @@ Examples:
   $ pg_dump shop | rdcp - fs2:/backup/shop.sql
 
 Without ssh, a server and its clients:
-  store$ rdcp --new-key daq1 >> keys
+  store$ rdcp --new-key daq1 --key-file keys | ssh daq1 'umask 077; cat > mykey'
   store$ rdcp --serve --root /srv/raw --key-file keys
   daq1$  rdcp --key-file mykey --remove-source-files /daq/*.evio store:10470:/run042/
 
@@ -186,7 +186,7 @@ Connections:
 /// The examples and the limits in `rdforward serve --help`.
 const RDFORWARD_SERVE: &str = "\
 Examples:
-  store$ rdcp --new-key app1 >> keys
+  store$ rdcp --new-key app1 --key-file keys | ssh app1 'umask 077; cat > mykey'
   store$ rdforward serve --allow 5432,6379-6400 --key-file keys
   app1$  rdforward --key-file mykey -L 5432:localhost:5432 store:10471
   app1$  rdforward run --key-file mykey store:10471 -- psql -h store shop

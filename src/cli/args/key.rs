@@ -97,7 +97,7 @@ pub(crate) enum KeySource {
 pub(crate) struct LoadedKey {
     /// The key; stretched, unless rdpipe made it.
     pub(crate) key: Key,
-    /// A sentence that warns about the key file, for example that others can read it.
+    /// A sentence that warns about the key file: it belongs to another user, and this user is root.
     pub(crate) warning: Option<String>,
 }
 

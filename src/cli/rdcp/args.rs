@@ -50,7 +50,7 @@ pub(crate) struct RdcpArgs {
     pub(crate) fsync: bool,
 
     /// Read the key from the first line of FILE, for HOST:PORT:PATH; with --serve, those of all clients, a line NAME
-    /// KEY for each
+    /// KEY for each. Only its owner may be able to read FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
 
@@ -322,7 +322,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SECS", requires = "serve", value_parser = options::duration)]
     pub(crate) grace: Option<Duration>,
 
-    /// Print a line for the key file of a server: NAME, and a new key
+    /// Make a key for the client NAME, add its line to the file of --key-file, and print the line for the client
     #[arg(long, value_name = "NAME")]
     pub(crate) new_key: Option<String>,
 }

@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     let exit = if args.serve.serve {
         serve::run(&args, &console)
     } else if let Some(name) = &args.serve.new_key {
-        serve::new_key(name, &console)
+        serve::new_key(name, args.key_file.as_deref(), &console)
     } else {
         copy(&args, variable.as_ref(), &console)
     };

@@ -30,13 +30,14 @@ const FIRST_BUFFER_BYTES: usize = 64 << 10;
 const CLOCK_STEP: Duration = Duration::from_secs(2);
 
 /// Reads the key of a client from the first line of a file: `KEY`, or `NAME KEY` as in the file of the server. If
-/// others can read the file, the second part of the result is a sentence that warns about it.
+/// this user is root and the file belongs to another user, the second part of the result is a sentence that warns about
+/// it.
 ///
 /// Blocks: stretching a key that rdpipe did not make takes tens of milliseconds.
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be read, if others can change it, or if its first line has no key.
+/// Fails if the file cannot be read, if others can read or change it, or if its first line has no key.
 pub(in crate::cli) fn client_key(path: &Path) -> Result<(Key, Option<String>), ClientKeysError> {
     let (mut file, warning) = open_key_file(path)?;
     let line = first_line(&mut file).map_err(|source| unreadable(path, source))?;
@@ -49,12 +50,12 @@ pub(in crate::cli) fn client_key(path: &Path) -> Result<(Key, Option<String>), C
     Ok((key_in_line(path, 1, text)?, warning))
 }
 
-/// Reads a whole key file. If others can read the file, the second part of the result is a sentence that warns about
-/// it.
+/// Reads a whole key file. If this user is root and the file belongs to another user, the second part of the result is a
+/// sentence that warns about it.
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be read, if others can change it, or if it is too large.
+/// Fails if the file cannot be read, if others can read or change it, or if it is too large.
 pub(in crate::cli) fn read_key_file(
     path: &Path,
 ) -> Result<(Zeroizing<Vec<u8>>, Option<String>), ClientKeysError> {
@@ -141,7 +142,7 @@ impl FileStamp {
 }
 
 /// Reads a file to its end. Returns `None` if it is too large. No copy of its bytes stays in memory.
-fn read_to_end(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+pub(super) fn read_to_end(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut text = Zeroizing::new(vec![0; FIRST_BUFFER_BYTES]);
     let mut filled = 0;
     while filled <= MAX_FILE_BYTES {
@@ -304,33 +305,6 @@ pub(in crate::cli) fn check_name(name: &[u8]) -> Result<&str, NameFault> {
         return Err(NameFault::Key);
     }
     std::str::from_utf8(name).map_err(|_| NameFault::Characters)
-}
-
-/// Makes a key for a new client, and returns its line for the key file, without a line end.
-///
-/// # Errors
-///
-/// Fails if no client may have this name, or if the system returns no random bytes.
-pub(in crate::cli) fn new_client_line(name: &str) -> Result<Zeroizing<String>, NewClientError> {
-    let name = check_name(name.as_bytes())?;
-    let key = Key::generate()?.text();
-    // The string has its full capacity from the start: growing it would leave copies of the key in memory.
-    let mut line = Zeroizing::new(String::with_capacity(name.len() + 1 + key.len()));
-    line.push_str(name);
-    line.push(' ');
-    line.push_str(&key);
-    Ok(line)
-}
-
-/// The reason why there is no line for a new client.
-#[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum NewClientError {
-    /// The name is not allowed.
-    #[error(transparent)]
-    Name(#[from] NameFault),
-    /// No key could be made.
-    #[error(transparent)]
-    Key(#[from] KeyError),
 }
 
 /// Returns the words of a line.
@@ -523,19 +497,6 @@ mod tests {
             ("a pass phrase", LineFault::TooManyWords),
         ] {
             assert_eq!(key_of_client_line(line.as_bytes()), Err(expected), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_new_line_can_be_parsed_and_has_a_new_key() {
-        let line = new_client_line("alice").unwrap();
-        let clients = parse(line.as_bytes()).ok().unwrap();
-        assert_eq!(clients[0].name, "alice");
-        assert!(Key::parse(clients[0].key).is_ok());
-        assert_eq!(key_of_client_line(line.as_bytes()), Ok(clients[0].key));
-        assert_ne!(*line, *new_client_line("alice").unwrap());
-        for name in ["", "a b", "#a", "rdk1", "RDK1abc", "\u{e4}", "a\n"] {
-            assert!(new_client_line(name).is_err(), "{name:?}");
         }
     }
 

@@ -11,6 +11,7 @@
 
 pub(in crate::cli) mod client_keys;
 pub(in crate::cli) mod key_file;
+pub(in crate::cli) mod new_key;
 
 use std::{
     collections::HashMap,

@@ -7,7 +7,7 @@ mod strangers;
 use std::{
     fs::{self, OpenOptions},
     io::Write,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -114,15 +114,16 @@ pub(crate) fn serve(place: &Path, options: &[&str]) -> Setup {
 
 /// Makes a key for a client: a line in the file `keys`, and a file with the client's name.
 pub(crate) fn add_client(place: &Path, client: &str) {
-    let made = rdcp(["--new-key", client]).start().end();
+    let keys = place.join("keys").display().to_string();
+    let made = rdcp(["--new-key", client, "--key-file", &keys])
+        .start()
+        .end();
     made.exits(0);
-    let file = |name: &str| {
-        let path = place.join(name);
-        let file = OpenOptions::new().append(true).create(true).open(&path);
-        let file = file.expect("a file");
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("the test's own file");
-        file
-    };
-    file("keys").write_all(&made.stdout).expect("a key file");
-    file(client).write_all(&made.stdout).expect("a key file");
+    let own = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(place.join(client));
+    let written = own.and_then(|mut file| file.write_all(&made.stdout));
+    written.expect("a key file");
 }

@@ -1,6 +1,9 @@
 //! Who may do what: keys, directions, and paths that lead out of the served directory.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+};
 
 use rustix::process::Signal;
 
@@ -124,6 +127,30 @@ fn a_server_may_be_read_only_or_write_only() {
     fs::write(served.here("file"), "content").unwrap();
     let end = served.alice(&["-j4", "%file", "@new"]).start().end();
     end.tells(1, &["at most 2 lanes"]);
+}
+
+#[test]
+fn a_new_client_has_a_line_in_a_file_that_only_its_owner_can_read() {
+    let place = tempfile::tempdir().unwrap();
+    let keys = place.path().join("keys");
+    let path = keys.display().to_string();
+    let new = |name: &str| rdcp(["--new-key", name, "--key-file", &path]).start().end();
+    let alice = new("alice");
+    assert_eq!(alice.exits(0), "");
+    let mode = fs::metadata(&keys).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode, fs::read(&keys).unwrap()), (0o600, alice.stdout));
+    new("alice").tells(2, &["line 1, has a client of this name already"]);
+    fs::set_permissions(&keys, PermissionsExt::from_mode(0o644)).unwrap();
+    let root = place.path().display().to_string();
+    let serve = ["--serve", "--listen-port", "0", "--root", &root];
+    let ended = |arguments: &[&str]| rdcp(["--key-file", &path]).args(arguments).start().end();
+    for (status, refused) in [
+        (2, new("bob")),
+        (1, ended(&serve)),
+        (2, ended(&["127.0.0.1:1:a", &root])),
+    ] {
+        refused.tells(status, &["is not used: others can read it; chmod go= "]);
+    }
 }
 
 #[test]

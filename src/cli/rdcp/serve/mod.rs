@@ -22,7 +22,7 @@ mod memory;
 mod served_copies;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -42,7 +42,7 @@ use crate::{
         args::RdcpArgs,
         server::{
             self, Client, Limits, ServerOptions, ServerStatus, Service, SessionOutcome, Share,
-            key_file::new_client_line,
+            new_key::{NewClientError, add_client, new_client_line},
         },
         shared::{
             message::{Console, print_stdout, sentence},
@@ -281,15 +281,24 @@ fn done(side: ServedSide, report: &CopyReport, started: Instant) -> String {
     )
 }
 
-/// Prints a line with a new key for the key file of a server. Returns how the program ends.
-pub(super) fn new_key(name: &str, console: &Console) -> Exit {
-    let line = match new_client_line(name) {
-        Ok(line) => line,
+/// Makes a key for a new client, adds the client's line to the key file, if there is one, and prints the line for the
+/// client. Returns how the program ends.
+pub(super) fn new_key(name: &str, key_file: Option<&Path>, console: &Console) -> Exit {
+    let made = match key_file {
+        Some(path) => add_client(path, name),
+        None => new_client_line(name).map(|line| (line, None)),
+    };
+    let (line, warning) = match made {
+        Ok(made) => made,
         Err(error) => {
+            let is_local = matches!(error, NewClientError::Write { .. });
             console.error(&sentence(&error.into()));
-            return Exit::Usage;
+            return if is_local { Exit::Local } else { Exit::Usage };
         }
     };
+    if let Some(warning) = warning {
+        console.warn(&warning);
+    }
     let printed = print_stdout(&line, console).and_then(|()| print_stdout("\n", console));
     printed.err().unwrap_or_default()
 }
