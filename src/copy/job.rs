@@ -18,6 +18,7 @@ use crate::{
     ssh::{
         agent::{
             job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
+            outbox::Outbox,
             resolve,
         },
         protocol::{EdgeId, FromAgent, Payload},
@@ -60,14 +61,19 @@ impl Job for CopyJob {
         let cancelled = CancellationToken::new();
         let context = self.copy_context(cancelled.clone());
         let cause = Arc::clone(&self.context.first_fault);
+        let outbox = self.context.outbox.clone();
         let following = async move {
             cause.failed().await;
+            outbox.hurry();
             cancelled.cancel();
             std::future::pending::<()>().await;
         };
         let working = async {
-            if let (CopyEngine::Destination(engine), true) = (&mut engine, self.has_earlier) {
-                ask_written(engine, &context, messages).await;
+            match &mut engine {
+                CopyEngine::Destination(engine) if self.has_earlier => {
+                    ask_written(engine, &context, messages).await;
+                }
+                _ => drop(messages),
             }
             match engine {
                 CopyEngine::Source(engine) => engine.run(streams, context).await,
@@ -161,14 +167,9 @@ impl CopyJob {
 
     fn copy_context(&self, cancelled: CancellationToken) -> CopyContext {
         let outbox = self.context.outbox.clone();
-        let report: ReportSink = Arc::new(move |message: FromCopy| {
-            for payload in message.into_payloads() {
-                outbox.send(FromAgent::Application(payload));
-            }
-        });
         let cause = Arc::clone(&self.context.first_fault);
         CopyContext {
-            report,
+            report: Arc::new(ControllerReports(outbox)),
             cancelled,
             reason: Arc::new(move || cause.reason()),
         }
@@ -218,7 +219,7 @@ async fn ask_written(
     context: &CopyContext,
     mut messages: Messages,
 ) {
-    (context.report)(FromCopy::AskWritten);
+    context.report.send(FromCopy::AskWritten);
     let mut is_last = false;
     while !is_last {
         let Some(message) = messages.recv().await else {
@@ -238,13 +239,76 @@ fn resolved(path: Vec<u8>) -> Vec<u8> {
     resolve(path).into_os_string().into_vec()
 }
 
-/// A function that queues a message for the controller.
-pub(crate) type ReportSink = Arc<dyn Fn(FromCopy) + Send + Sync>;
+/// The way of an engine's messages to the controller.
+pub(crate) trait Reports: Send + Sync {
+    /// Queues a message without waiting. A queue that is full ends the copy, so this is for few messages only.
+    fn send(&self, message: FromCopy);
+
+    /// Queues a message when there is room for it, and blocks this thread until then. The streams of a copy stay alive
+    /// meanwhile. Does not wait any more when the work ends, here (`stop`) or elsewhere.
+    fn send_when_room(&self, message: FromCopy, stop: &CancellationToken) {
+        let _ = stop;
+        self.send(message);
+    }
+
+    /// Returns true if there is room for messages that can wait.
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+/// A function that receives the messages of an engine.
+impl<F: Fn(FromCopy) + Send + Sync> Reports for F {
+    fn send(&self, message: FromCopy) {
+        self(message);
+    }
+}
+
+/// The outbox of the agent, as the way of an engine's messages.
+struct ControllerReports(Outbox);
+
+impl Reports for ControllerReports {
+    fn send(&self, message: FromCopy) {
+        let is_state = matches!(message, FromCopy::Progress { .. } | FromCopy::Walked { .. });
+        for payload in message.into_payloads() {
+            if is_state {
+                self.0.replace(payload);
+            } else {
+                self.0.send(FromAgent::Application(payload));
+            }
+        }
+    }
+
+    fn send_when_room(&self, message: FromCopy, stop: &CancellationToken) {
+        for payload in message.into_payloads() {
+            let message = FromAgent::Application(payload);
+            while !self.0.offer(&message) {
+                let waiting = async {
+                    tokio::select! {
+                        () = self.0.room() => false,
+                        () = stop.cancelled() => true,
+                    }
+                };
+                if futures::executor::block_on(waiting) {
+                    self.0.send(message);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room()
+    }
+}
+
+/// The way of an engine's messages to the controller, which its threads share.
+pub(crate) type ReportSink = Arc<dyn Reports>;
 
 /// The agent's side of a running copy.
 #[derive(Clone)]
 pub(crate) struct CopyContext {
-    /// Queues a message for the controller.
+    /// The way of messages to the controller.
     pub(crate) report: ReportSink,
     /// Cancelled when the work has failed elsewhere: the controller ended it, an edge broke, a signal came. The engine
     /// then stops within a second: it aborts its streams with [`reason`](Self::reason), and removes temporary files

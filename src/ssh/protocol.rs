@@ -285,6 +285,11 @@ impl Payload {
         }
     }
 
+    /// Returns the number of encoded bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Checks the length of a payload that came from a peer.
     fn check(&self) -> Result<(), PayloadError> {
         let bytes = self.0.len();

@@ -169,7 +169,7 @@ impl DestinationEngine {
         shared.folders.lock_again(&shared.state);
         shared.release_claims();
         for part in shared.state.written.for_later() {
-            report(FromCopy::Written(part));
+            report.send(FromCopy::Written(part));
         }
         (shared.state.report(failure.is_none()), failure)
     }
@@ -305,6 +305,7 @@ impl DestinationControl {
         let reporting = tokio::spawn(report_progress(Arc::clone(&self.shared)));
         let result = self.work(lanes).await;
         reporting.abort();
+        self.shared.state.report_digests();
         self.shared.state.report_progress();
         match result {
             Ok(()) => Ok(self),

@@ -30,6 +30,9 @@ use crate::copy::{
     record::LargeFile,
 };
 
+/// The most different notes of one copy: far more than one of honest hosts has.
+const MAX_NOTES: usize = 256;
+
 /// The most digests or removed paths in one message to the controller.
 const BATCH: usize = 256;
 
@@ -145,17 +148,19 @@ impl DestinationState {
     /// Reports that the entry at a local path was not copied, or not removed.
     pub(super) fn fail(&self, local: &RelativePath, why: impl Into<String>) {
         add(&self.counts.failed, 1);
-        (self.context.report)(FromCopy::News(CopyNews::Failed {
+        self.say(CopyNews::Failed {
             path: self.placement.shown(local),
             why: why.into(),
-        }));
+        });
     }
 
-    /// Reports, once for each text, that metadata were not kept.
+    /// Reports, once for each text and for [`MAX_NOTES`] texts, that metadata were not kept.
     pub(super) fn note(&self, text: String) {
-        let is_new = lock(&self.notes).insert(text.clone());
+        let mut notes = lock(&self.notes);
+        let is_new = notes.len() < MAX_NOTES && notes.insert(text.clone());
+        drop(notes);
         if is_new {
-            (self.context.report)(FromCopy::News(CopyNews::Note(text)));
+            self.say(CopyNews::Note(text));
         }
     }
 
@@ -165,7 +170,7 @@ impl DestinationState {
         if !is_wanted {
             paths.clear();
         } else if paths.len() >= BATCH || (all && !paths.is_empty()) {
-            (self.context.report)(FromCopy::News(CopyNews::Removed(mem::take(paths))));
+            self.say(CopyNews::Removed(mem::take(paths)));
         }
     }
 
@@ -173,7 +178,7 @@ impl DestinationState {
     pub(super) fn report_changed(&self, paths: Vec<Vec<u8>>) {
         let is_wanted = self.options.list || self.options.dry_run;
         if is_wanted && !paths.is_empty() {
-            (self.context.report)(FromCopy::News(CopyNews::Changed(paths)));
+            self.say(CopyNews::Changed(paths));
         }
     }
 
@@ -181,8 +186,10 @@ impl DestinationState {
     pub(super) fn add_digest(&self, digest: String, path: &RelativePath) {
         let mut digests = lock(&self.digests);
         digests.push((digest, path.as_bytes().to_vec()));
-        if digests.len() >= BATCH {
-            (self.context.report)(FromCopy::News(CopyNews::Digests(mem::take(&mut *digests))));
+        let is_full = digests.len() >= BATCH;
+        drop(digests);
+        if is_full {
+            self.report_digests();
         }
     }
 
@@ -194,18 +201,31 @@ impl DestinationState {
         }
     }
 
-    /// Reports what is done so far, and the digests since the last report.
+    /// Reports what is done so far, and the digests since the last report if there is room for them. Does not wait.
     pub(super) fn report_progress(&self) {
-        let digests = mem::take(&mut *lock(&self.digests));
-        if !digests.is_empty() {
-            (self.context.report)(FromCopy::News(CopyNews::Digests(digests)));
+        if self.context.report.has_room() {
+            self.report_digests();
         }
-        (self.context.report)(FromCopy::Progress {
+        self.context.report.send(FromCopy::Progress {
             files: self.counts.files.load(Ordering::Relaxed),
             bytes: self.counts.bytes.load(Ordering::Relaxed),
             current: lock(&self.current).clone(),
         });
         self.needs_current.store(true, Ordering::Relaxed);
+    }
+
+    /// Reports the digests since the last report.
+    pub(super) fn report_digests(&self) {
+        let digests = mem::take(&mut *lock(&self.digests));
+        if !digests.is_empty() {
+            self.say(CopyNews::Digests(digests));
+        }
+    }
+
+    /// Reports something for the user. Blocks this thread, which is one of the copy, while there is no room for it.
+    fn say(&self, news: CopyNews) {
+        let report = &self.context.report;
+        report.send_when_room(FromCopy::News(news), &self.halt);
     }
 
     /// Returns the result of the work.

@@ -121,8 +121,9 @@ impl SourceEngine {
         context: CopyContext,
     ) -> (CopyReport, Option<CopyError>) {
         let shared = Arc::clone(&self.shared);
-        shared.tally.open(Arc::clone(&context.report));
+        let report = Arc::clone(&context.report);
         let run = Arc::new(SourceRun::new(&shared, context, streams.lanes.len()));
+        shared.tally.open(report, run.stop.clone());
         let lanes = streams.lanes.into_iter().enumerate();
         let lanes = lanes.map(|(number, (thread, stream))| {
             let run = Arc::clone(&run);
@@ -135,6 +136,7 @@ impl SourceEngine {
         let (_, not_written) = ticking(&shared.tally, working).await;
         let is_complete = run.end(not_written).await;
         shared.board.close();
+        shared.tally.finish_list();
         shared.tally.tick();
         (shared.tally.report(is_complete), run.take_failure())
     }

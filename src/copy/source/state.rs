@@ -13,6 +13,7 @@ use std::{
 };
 
 use rustix::{fs::Stat, io::Errno};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     jobs::{SourceFolder, WorkBoard},
@@ -205,11 +206,14 @@ pub(super) fn too_long(error: &RecordError) -> String {
     format!("its metadata cannot be sent: {error}")
 }
 
-/// The most messages that are kept before the run starts. A walk with more failures waits until the run starts.
-const MAX_EARLY: usize = 4096;
+/// The bytes of messages that are kept before the run starts. A walk with more failures waits until the run starts.
+const EARLY_BYTES: usize = 256 << 10;
 
 /// The most paths in one [`CopyNews::Sent`].
 const MAX_LISTED: usize = 512;
+
+/// The bytes of paths from which a [`CopyNews::Sent`] is full.
+const LISTED_BYTES: usize = 64 << 10;
 
 /// The counts of a source, and its way to the controller.
 #[derive(Default)]
@@ -232,10 +236,14 @@ pub(crate) struct Tally {
 #[derive(Default)]
 struct Voice {
     sink: Option<ReportSink>,
+    /// Cancelled when the run ends early.
+    stop: CancellationToken,
     is_closed: bool,
     early: Vec<FromCopy>,
+    early_bytes: usize,
     notes: HashSet<String>,
     listed: Vec<Vec<u8>>,
+    listed_bytes: usize,
     last_walked: Option<FromCopy>,
 }
 
@@ -290,8 +298,8 @@ impl Tally {
         add(&self.removed, 1);
     }
 
-    /// Reports that an entry was not copied or not removed. `path` is what the user would type. Before the run has
-    /// started, this blocks once [`MAX_EARLY`] messages are waiting.
+    /// Reports that an entry was not copied or not removed. `path` is what the user would type. Blocks this thread while
+    /// there is no room for more messages: before the run has started, once [`EARLY_BYTES`] of messages are waiting.
     pub(crate) fn fail(&self, path: Vec<u8>, why: String) {
         add(&self.failed, 1);
         self.say(FromCopy::News(CopyNews::Failed { path, why }));
@@ -299,21 +307,28 @@ impl Tally {
 
     /// Reports `text` once.
     pub(crate) fn note(&self, text: &str) {
-        if self.voice().notes.insert(text.to_owned()) {
+        let mut voice = self.voice();
+        let is_new = voice.notes.insert(text.to_owned());
+        drop(voice);
+        if is_new {
             self.say(FromCopy::News(CopyNews::Note(text.to_owned())));
         }
     }
 
-    /// Lists the path of an entry that was sent.
+    /// Lists the path of an entry that was sent. Blocks this thread while there is no room for a list that is full.
     pub(crate) fn list(&self, path: Vec<u8>) {
         let mut voice = self.voice();
+        voice.listed_bytes += path.len();
         voice.listed.push(path);
-        if voice.listed.len() >= MAX_LISTED {
-            voice.send_list();
+        let is_full = voice.listed.len() >= MAX_LISTED || voice.listed_bytes >= LISTED_BYTES;
+        let listed = is_full.then(|| voice.take_list());
+        drop(voice);
+        if let Some(listed) = listed {
+            self.say(FromCopy::News(CopyNews::Sent(listed)));
         }
     }
 
-    /// Sends what was counted and listed since the last call.
+    /// Sends what was counted since the last call, and what was listed if there is room for it. Does not wait.
     pub(crate) fn tick(&self) {
         let walked = FromCopy::Walked {
             files: self.found_files.load(Ordering::Relaxed),
@@ -321,21 +336,29 @@ impl Tally {
             complete: self.is_walked.load(Ordering::Relaxed),
         };
         let mut voice = self.voice();
-        voice.send_list();
+        if voice.sink.as_ref().is_some_and(|sink| sink.has_room()) {
+            voice.send_list();
+        }
         if voice.last_walked.as_ref() != Some(&walked) {
             voice.last_walked = Some(walked.clone());
             voice.send(walked);
         }
     }
 
-    /// Sends all messages to `sink`, the waiting ones first.
-    pub(crate) fn open(&self, sink: ReportSink) {
+    /// Sends all messages to `sink`, the waiting ones first. `stop` is cancelled when none waits for room any more.
+    pub(crate) fn open(&self, sink: ReportSink, stop: CancellationToken) {
         let mut voice = self.voice();
         for message in std::mem::take(&mut voice.early) {
-            sink(message);
+            sink.send(message);
         }
         voice.sink = Some(sink);
+        voice.stop = stop;
         self.opened.notify_all();
+    }
+
+    /// Sends what was listed and not sent yet, less than a full list: the run has come to its end. Does not wait.
+    pub(crate) fn finish_list(&self) {
+        self.voice().send_list();
     }
 
     /// Drops all messages from now on, so that a walk never waits for a run that does not start.
@@ -361,10 +384,19 @@ impl Tally {
 
     fn say(&self, message: FromCopy) {
         let full = |voice: &mut Voice| {
-            voice.sink.is_none() && !voice.is_closed && voice.early.len() >= MAX_EARLY
+            voice.sink.is_none() && !voice.is_closed && voice.early_bytes >= EARLY_BYTES
         };
         let waited = self.opened.wait_while(self.voice(), full);
-        waited.unwrap_or_else(PoisonError::into_inner).send(message);
+        let mut voice = waited.unwrap_or_else(PoisonError::into_inner);
+        match voice.sink.clone() {
+            None => voice.send(message),
+            Some(sink) => {
+                let stop = voice.stop.clone();
+                // Others must not wait for the lock: some of them never wait.
+                drop(voice);
+                sink.send_when_room(message, &stop);
+            }
+        }
     }
 
     fn voice(&self) -> MutexGuard<'_, Voice> {
@@ -375,15 +407,26 @@ impl Tally {
 impl Voice {
     fn send(&mut self, message: FromCopy) {
         match &self.sink {
-            Some(sink) => sink(message),
+            Some(sink) => sink.send(message),
             None if self.is_closed => {}
-            None => self.early.push(message),
+            None => {
+                self.early_bytes += size_of::<FromCopy>();
+                if let FromCopy::News(CopyNews::Failed { path, why }) = &message {
+                    self.early_bytes += path.len() + why.len();
+                }
+                self.early.push(message);
+            }
         }
+    }
+
+    fn take_list(&mut self) -> Vec<Vec<u8>> {
+        self.listed_bytes = 0;
+        std::mem::take(&mut self.listed)
     }
 
     fn send_list(&mut self) {
         if !self.listed.is_empty() {
-            let listed = std::mem::take(&mut self.listed);
+            let listed = self.take_list();
             self.send(FromCopy::News(CopyNews::Sent(listed)));
         }
     }
@@ -430,7 +473,8 @@ mod tests {
         tally.note("once");
         let heard = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&heard);
-        tally.open(Arc::new(move |message| sink.lock().unwrap().push(message)));
+        let sink = Arc::new(move |message: FromCopy| sink.lock().unwrap().push(message));
+        tally.open(sink, CancellationToken::new());
         assert_eq!(heard.lock().unwrap().len(), 2);
         tally.list(b"x".to_vec());
         tally.tick();

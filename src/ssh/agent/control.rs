@@ -2,17 +2,16 @@
 
 use std::{fs, io, time::Duration};
 
-use bytes::{Bytes, BytesMut};
-use futures::{SinkExt, StreamExt};
+use bytes::BytesMut;
+use futures::StreamExt;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::mpsc,
-    task::JoinHandle,
     time::timeout,
 };
-use tokio_util::codec::{Decoder, FramedRead, FramedWrite};
+use tokio_util::codec::{Decoder, FramedRead};
 use zeroize::Zeroize;
 
+use super::outbox::{ControlWriter, Outbox};
 use crate::{
     host::host_name,
     reach,
@@ -20,7 +19,7 @@ use crate::{
     ssh::{
         frames::{FrameCodec, codec},
         protocol::{
-            AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, encode, greeting,
+            AgentHello, FromAgent, MessageError, Order, ToAgent, VERSION, decode, greeting,
             parse_greeting,
         },
     },
@@ -29,9 +28,6 @@ use crate::{
 /// How long the agent waits for the controller's greeting and order. The controller sends both at once, so this
 /// limit only has to cover a slow network.
 pub(super) const ORDER_LIMIT: Duration = Duration::from_secs(30);
-
-/// How long the agent waits at its end until its last messages have been written.
-const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The most bytes of a greeting line.
 const MAX_LINE_BYTES: usize = 256;
@@ -50,6 +46,10 @@ pub(super) enum ControllerError {
     NoOrder(Duration),
     #[error("the session with the controller broke: {0}")]
     Broken(#[from] io::Error),
+    #[error("the controller does not read: the messages that wait for it are more than are kept")]
+    Unread,
+    #[error("the controller has read nothing for {0:.1?}, and messages wait for it")]
+    Stuck(Duration),
     #[error("received an invalid message from the controller ({0})")]
     Garbage(&'static str),
     #[error("received an invalid message from the controller ({0})")]
@@ -61,17 +61,6 @@ pub(super) enum ControllerError {
     Version { theirs: String },
 }
 
-/// Queues messages to the controller without waiting. They are sent in the order in which they are queued.
-#[derive(Debug, Clone)]
-pub(crate) struct Outbox(mpsc::UnboundedSender<FromAgent>);
-
-impl Outbox {
-    /// Queues a message. If the controller is gone the message is lost, and [`ControlReader::next`] reports why.
-    pub(crate) fn send(&self, message: FromAgent) {
-        let _ = self.0.send(message);
-    }
-}
-
 /// Receives the messages of the controller.
 pub(super) struct ControlReader<R> {
     frames: FramedRead<R, FrameCodec>,
@@ -80,7 +69,7 @@ pub(super) struct ControlReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> ControlReader<R> {
-    /// Returns the next message. Answers pings itself.
+    /// Returns the next message. Answers pings itself. Fails if the controller does not read those of the agent.
     ///
     /// # Cancel safety
     ///
@@ -90,12 +79,16 @@ impl<R: AsyncRead + Unpin> ControlReader<R> {
             let silence = self.silence;
             let frame = match self.buffered() {
                 Some(frame) => Some(frame),
-                None => within_running_time(silence, self.frames.next())
-                    .await
-                    .ok_or(ControllerError::Silent(silence))?,
+                None => tokio::select! {
+                    biased;
+                    frame = within_running_time(silence, self.frames.next()) => {
+                        frame.ok_or(ControllerError::Silent(silence))?
+                    }
+                    error = self.outbox.failed() => return Err(error),
+                },
             };
             match parse(frame)? {
-                ToAgent::Ping => self.outbox.send(FromAgent::Pong),
+                ToAgent::Ping => self.outbox.pong(),
                 message => return Ok(message),
             }
         }
@@ -126,20 +119,8 @@ fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControllerError
     Ok(message?)
 }
 
-/// The task that writes the messages in the outbox to the controller.
-pub(super) struct ControlWriter {
-    task: JoinHandle<()>,
-}
-
-impl ControlWriter {
-    /// Waits until all messages have been written, for [`FLUSH_LIMIT`] at most. Every [`Outbox`] must have been
-    /// dropped, or this waits for the whole limit.
-    pub(super) async fn finish(self) {
-        let _ = timeout(FLUSH_LIMIT, self.task).await;
-    }
-}
-
-/// Opens the session: sends the greeting and the hello, and receives the controller's greeting and its order.
+/// Opens the session: sends the greeting and the hello, and receives the controller's greeting and its order. With a
+/// `read_limit`, a controller that reads nothing for so long counts as lost.
 ///
 /// # Errors
 ///
@@ -149,15 +130,14 @@ pub(super) async fn open<R, W>(
     mut output: W,
     hello: AgentHello,
     limit: Duration,
+    read_limit: Option<Duration>,
 ) -> Result<(Order, ControlReader<R>, Outbox, ControlWriter), ControllerError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     output.write_all(greeting("agent").as_bytes()).await?;
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let outbox = Outbox(sender);
-    let task = tokio::spawn(write(output, receiver));
+    let (writer, outbox) = ControlWriter::start(output, read_limit);
     outbox.send(FromAgent::Hello(hello));
     let mut is_greeted = false;
     let ordering = async {
@@ -177,11 +157,17 @@ where
     };
     let ordered = timeout(limit, ordering).await;
     let ordered = ordered.unwrap_or(Err(ControllerError::Silent(limit)));
-    let (order, inbox) = ordered.map_err(|error| match error {
-        ControllerError::Silent(limit) if is_greeted => ControllerError::NoOrder(limit),
-        error => error,
-    })?;
-    Ok((order, inbox, outbox, ControlWriter { task }))
+    match ordered {
+        Ok((order, inbox)) => Ok((order, inbox, outbox, writer)),
+        Err(error) => {
+            // The controller learns what speaks here.
+            writer.finish().await;
+            Err(match error {
+                ControllerError::Silent(limit) if is_greeted => ControllerError::NoOrder(limit),
+                error => error,
+            })
+        }
+    }
 }
 
 /// Reads the controller's greeting, and no byte after it.
@@ -207,19 +193,6 @@ async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControllerErr
         Some((version, program)) => {
             let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
             Err(ControllerError::Version { theirs })
-        }
-    }
-}
-
-async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::UnboundedReceiver<FromAgent>) {
-    let mut frames = FramedWrite::new(output, codec());
-    while let Some(message) = messages.recv().await {
-        let Ok(bytes) = encode(&message) else {
-            continue;
-        };
-        // If the controller does not read any more, its messages end as well, and the reader reports that.
-        if frames.send(Bytes::from_owner(bytes)).await.is_err() {
-            return;
         }
     }
 }
@@ -256,7 +229,7 @@ pub fn fuzz(data: &[u8]) {
     };
     let limit = Duration::from_secs(30);
     let reading = async {
-        let opened = open(data, tokio::io::sink(), hello, limit).await;
+        let opened = open(data, tokio::io::sink(), hello, limit, None).await;
         let Ok((_, mut inbox, outbox, writer)) = opened else {
             return;
         };
@@ -282,7 +255,7 @@ mod tests {
             machine: "m".to_owned(),
             addresses: Vec::new(),
         };
-        let opened = open(input, output, hello, Duration::from_millis(50)).await;
+        let opened = open(input, output, hello, Duration::from_millis(50), None).await;
         opened
             .err()
             .map_or_else(String::new, |error| error.to_string())

@@ -22,8 +22,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    control::Outbox,
     job::{ConnectedEdges, FirstFault, JobContext, OrderedEdges, PlacedEdge},
+    outbox::Outbox,
 };
 use crate::{
     Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig, TransportPolicy, Watch,
@@ -37,6 +37,9 @@ use crate::{
     transport::FillSlots,
 };
 
+/// The most requests that wait for an edge. The controller has an answer to each before its next one.
+const MAX_REQUESTS: usize = 4;
+
 /// The edges of an order before they are connected.
 pub(super) struct PendingEdges {
     edges: BTreeMap<EdgeId, PendingEdge>,
@@ -48,19 +51,20 @@ struct PendingEdge {
     thread: CarryThread,
     plan: EdgePlan,
     direction: Direction,
-    requests: mpsc::UnboundedReceiver<EdgeRequest>,
+    requests: mpsc::Receiver<EdgeRequest>,
     meter: Arc<Meter>,
 }
 
 /// Passes each request of the controller to the edge that it is about.
 #[derive(Clone, Default)]
-pub(super) struct EdgeRoutes(BTreeMap<EdgeId, mpsc::UnboundedSender<EdgeRequest>>);
+pub(super) struct EdgeRoutes(BTreeMap<EdgeId, mpsc::Sender<EdgeRequest>>);
 
 impl EdgeRoutes {
-    /// Passes a request to its edge. A request about an edge that is connected or unknown is ignored.
+    /// Passes a request to its edge. A request about an edge that is connected or unknown is ignored, and one beyond
+    /// [`MAX_REQUESTS`].
     pub(super) fn send(&self, id: EdgeId, request: EdgeRequest) {
         if let Some(route) = self.0.get(&id) {
-            let _ = route.send(request);
+            let _ = route.try_send(request);
         }
     }
 }
@@ -80,9 +84,9 @@ impl PendingEdges {
         let mut edges = BTreeMap::new();
         let mut routes = EdgeRoutes::default();
         for edge in std::mem::take(&mut order.edges) {
-            let (sender, requests) = mpsc::unbounded_channel();
+            let (sender, requests) = mpsc::channel(MAX_REQUESTS);
             if edge.listens {
-                let _ = sender.send(EdgeRequest::Listen);
+                let _ = sender.try_send(EdgeRequest::Listen);
             }
             let id = edge.id;
             if routes.0.insert(id, sender).is_some() {
@@ -143,7 +147,7 @@ impl PendingEdge {
         mut edge: EdgeOrder,
         config: StreamConfig,
         ports: Option<(u16, u16)>,
-        requests: mpsc::UnboundedReceiver<EdgeRequest>,
+        requests: mpsc::Receiver<EdgeRequest>,
     ) -> Result<Self, String> {
         let key = Key::parse(&edge.key).map_err(|error| error.to_string())?;
         let name = match edge.direction {
@@ -259,7 +263,7 @@ pub(super) enum EdgeRequest {
 pub(super) async fn establish(
     id: EdgeId,
     plan: EdgePlan,
-    mut requests: mpsc::UnboundedReceiver<EdgeRequest>,
+    mut requests: mpsc::Receiver<EdgeRequest>,
     outbox: Outbox,
     acceptance: EdgeAcceptance,
 ) -> Result<Stream, String> {

@@ -14,14 +14,15 @@ use std::{
 use tokio::{
     io::AsyncRead,
     runtime::Handle,
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    control::{ControlReader, Outbox},
+    control::ControlReader,
     edges::{self, ConnectedEdge, EdgeAcceptance, EdgeRequest, EdgeRoutes, Meter, PendingEdges},
+    outbox::Outbox,
 };
 use crate::{
     Direction, Error,
@@ -76,7 +77,7 @@ impl OrderRun {
             }
         };
         let go = CancellationToken::new();
-        let (sender, messages) = mpsc::unbounded_channel();
+        let (sender, messages) = application_messages();
         let routes = Routes {
             edges: edges.routes(),
             go: go.clone(),
@@ -95,8 +96,6 @@ impl OrderRun {
             () = overdue(&context.first_fault) => {}
         }
         handling.abort();
-        // The task holds an outbox, and the writer ends only when every outbox has been dropped.
-        let _ = handling.await;
         self.report(job.report())
     }
 
@@ -132,7 +131,7 @@ async fn overdue(first_fault: &FirstFault) {
 struct Routes {
     edges: EdgeRoutes,
     go: CancellationToken,
-    application: mpsc::UnboundedSender<Payload>,
+    application: MessageSender,
 }
 
 /// Carries out the controller's messages, until the session with the controller ends.
@@ -155,8 +154,10 @@ async fn handle_messages<R: AsyncRead + Unpin>(
             Ok(ToAgent::Listen { edge }) => routes.edges.send(edge, EdgeRequest::Listen),
             Ok(ToAgent::Go) => routes.go.cancel(),
             Ok(ToAgent::Application(message)) => {
-                // An application that has ended receives no more messages.
-                let _ = routes.application.send(message);
+                if let Err(why) = routes.application.send(message).await {
+                    exit.store(1, Ordering::Relaxed);
+                    return context.fail(FaultKind::Ordered, why);
+                }
             }
             Ok(ToAgent::Kill { reason }) => {
                 context
@@ -233,9 +234,64 @@ impl JobContext {
     }
 }
 
-/// The application's messages from the controller, in order. The queue is unbounded: an application whose
-/// controller can send many messages needs its own flow control.
-pub(crate) type Messages = mpsc::UnboundedReceiver<Payload>;
+/// The most bytes of an application's messages that wait for it, in KiB: four of the longest.
+const UNREAD_KIB: usize = 1 << 10;
+
+/// How long the controller's next message waits until the application has read earlier ones.
+const UNREAD_LIMIT: Duration = Duration::from_secs(5);
+
+/// Returns both ends of a new queue for an application's messages.
+fn application_messages() -> (MessageSender, Messages) {
+    let (sender, queue) = mpsc::unbounded_channel();
+    let sender = MessageSender {
+        queue: sender,
+        room: Arc::new(Semaphore::new(UNREAD_KIB)),
+    };
+    (sender, Messages(queue))
+}
+
+/// Passes messages of the controller on to the application. Those that wait have at most [`UNREAD_KIB`].
+struct MessageSender {
+    queue: mpsc::UnboundedSender<(Payload, OwnedSemaphorePermit)>,
+    room: Arc<Semaphore>,
+}
+
+impl MessageSender {
+    /// Queues a message. An application that has ended receives no more messages.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a sentence if the application has not read earlier messages within [`UNREAD_LIMIT`].
+    async fn send(&self, message: Payload) -> Result<(), &'static str> {
+        let kib = u32::try_from(message.len() / 1024 + 1).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(kib);
+        tokio::select! {
+            biased;
+            room = timeout(UNREAD_LIMIT, room) => {
+                let Ok(Ok(room)) = room else {
+                    return Err("received more messages for this work than it reads");
+                };
+                let _ = self.queue.send((message, room));
+            }
+            () = self.queue.closed() => {}
+        }
+        Ok(())
+    }
+}
+
+/// The application's messages from the controller, in order.
+pub(crate) struct Messages(mpsc::UnboundedReceiver<(Payload, OwnedSemaphorePermit)>);
+
+impl Messages {
+    /// Returns the next message; none if the session has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a message that was not returned is returned by the next call.
+    pub(crate) async fn recv(&mut self) -> Option<Payload> {
+        self.0.recv().await.map(|(message, _)| message)
+    }
+}
 
 /// An edge, and the thread whose runtime its stream belongs to.
 pub(crate) type PlacedEdge = (CarryThread, ConnectedEdge);

@@ -2,7 +2,7 @@
 //!
 //! `rdpipe --agent` is the *guard* ([`guard`]). It starts the *worker*, waits until the worker has exited or died, and
 //! kills every process that the worker left behind. The worker exchanges messages with the controller over stdin and
-//! stdout ([`control`]), connects the order's edges ([`edges`]), runs the application that the order is for ([`job`]),
+//! stdout ([`control`], [`outbox`]), connects the order's edges ([`edges`]), runs the application that the order is for ([`job`]),
 //! and reports. [`served`] does the same for a client of a server. [`stage`] is the application of rdpipe and rdcat;
 //! the others come from the layers above ([`job::Applications`]).
 //!
@@ -14,6 +14,7 @@ mod descendants;
 pub(crate) mod edges;
 mod guard;
 pub(crate) mod job;
+pub(crate) mod outbox;
 pub(crate) mod served;
 mod stage;
 #[cfg(test)]
@@ -117,7 +118,7 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let hello = control::hello();
-    let opening = control::open(input, output, hello, control::ORDER_LIMIT);
+    let opening = control::open(input, output, hello, control::ORDER_LIMIT, None);
     let (order, inbox, outbox, writer) = tokio::select! {
         opened = opening => opened?,
         () = first_fault.failed() => return Ok(exit.load(Ordering::Relaxed)),

@@ -5,9 +5,10 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 use tokio::io::AsyncRead;
 
 use super::{
-    control::{self, ControlReader, Outbox},
+    control::{self, ControlReader},
     edges::EdgeAcceptance,
     job::{FirstFault, Job, JobContext, OrderRun, OrderedEdges},
+    outbox::Outbox,
 };
 use crate::ssh::{
     protocol::{AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent},
@@ -16,6 +17,10 @@ use crate::ssh::{
 
 /// How long a client may take to connect its edges. Its other end may be on a host where a login takes its time.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a client may read nothing while messages wait for it. rdcp always reads: it keeps or leaves out what its
+/// user does not read.
+const READ_LIMIT: Duration = Duration::from_secs(60);
 
 /// A session with a client, before its order.
 pub(crate) struct ClientSession {
@@ -55,7 +60,13 @@ impl ClientSession {
         prepare: impl FnOnce(&JobContext, &Payload, &OrderedEdges) -> Result<J, String>,
     ) -> Result<AgentReport, String> {
         let SessionKill(first_fault) = self.end;
-        let opening = control::open(input, output, control::hello(), control::ORDER_LIMIT);
+        let opening = control::open(
+            input,
+            output,
+            control::hello(),
+            control::ORDER_LIMIT,
+            Some(READ_LIMIT),
+        );
         let (order, mut inbox, outbox, writer) = tokio::select! {
             opened = opening => opened.map_err(|error| error.to_string())?,
             () = first_fault.failed() => return Err(first_fault.reason()),

@@ -30,7 +30,7 @@ async fn end_in_the_middle(
     let (lane, far_lane) = stream().await;
     let cancelled = CancellationToken::new();
     let context = CopyContext {
-        report: Arc::new(drop),
+        report: Arc::new(drop::<FromCopy>),
         cancelled: cancelled.clone(),
         reason: Arc::new(|| "enough".to_owned()),
     };

@@ -121,7 +121,7 @@ async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
     let messages = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&messages);
     let context = CopyContext {
-        report: Arc::new(move |message| kept.lock().unwrap().push(message)),
+        report: Arc::new(move |message: FromCopy| kept.lock().unwrap().push(message)),
         cancelled: CancellationToken::new(),
         reason: Arc::new(|| "a test".to_owned()),
     };

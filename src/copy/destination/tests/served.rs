@@ -404,7 +404,7 @@ impl Server {
         let noted = Arc::new(Notify::new());
         let (kept, notify) = (Arc::clone(&messages), Arc::clone(&noted));
         let context = CopyContext {
-            report: Arc::new(move |message| {
+            report: Arc::new(move |message: FromCopy| {
                 if matches!(message, FromCopy::News(CopyNews::Note(_))) {
                     notify.notify_one();
                 }

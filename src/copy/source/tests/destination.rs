@@ -176,7 +176,7 @@ pub(super) fn context(
 ) -> CopyContext {
     let messages = Arc::clone(messages);
     CopyContext {
-        report: Arc::new(move |message| messages.lock().unwrap().push(message)),
+        report: Arc::new(move |message: FromCopy| messages.lock().unwrap().push(message)),
         cancelled,
         reason: Arc::new(|| "the test ends it".to_owned()),
     }

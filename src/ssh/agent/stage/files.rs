@@ -153,6 +153,7 @@ async fn send_files(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec
             if let Err(error) = send_one(&mut edge, &at).await? {
                 status = Status::Exited(1);
                 let why = plain(&error);
+                stage.context.outbox.room().await;
                 stage.send(&FromStage::Unreadable { path: typed, why });
             }
         }

@@ -63,6 +63,9 @@ impl StageContext {
     /// Sends a message to the controller.
     fn send(&self, message: &FromStage) {
         match Payload::encode(message) {
+            Ok(payload) if matches!(message, FromStage::Progress { .. }) => {
+                self.context.outbox.replace(payload);
+            }
             Ok(payload) => self.context.outbox.send(FromAgent::Application(payload)),
             // Only a message with a path of nearly 256 KiB and the reason of a failure can be too long.
             Err(error) => self.context.fail_local(&error.to_string()),

@@ -134,7 +134,7 @@ impl EchoSession {
 /// Runs a worker that serves one order for [`Echo`], in this process, at the other end of `stream`.
 async fn serve(stream: DuplexStream) {
     let (input, output) = split(stream);
-    let opened = control::open(input, output, control::hello(), generous()).await;
+    let opened = control::open(input, output, control::hello(), generous(), None).await;
     let (order, inbox, outbox, writer) = opened.unwrap();
     let context = JobContext {
         name: order.name.clone(),
