@@ -7,6 +7,7 @@
 //! them).
 
 pub(crate) mod destination;
+mod holes;
 pub(crate) mod job;
 pub(crate) mod metadata;
 pub(crate) mod order;

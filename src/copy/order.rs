@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash64;
 
-use super::{path::CopiedSources, written::WrittenPart};
+use super::{holes::zeros, path::CopiedSources, written::WrittenPart};
 use crate::ssh::protocol::{EdgeId, Payload};
 
 /// The application's part of the order for an agent of a copy.
@@ -369,15 +369,24 @@ impl FileDigest {
         }
     }
 
-    /// Adds `count` zeros, the bytes of a hole.
-    pub(crate) fn update_zeros(&mut self, count: u64) {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    /// Adds `count` zeros, the bytes of a hole. That may take hours, so `check` is called before each piece.
+    ///
+    /// # Errors
+    ///
+    /// That of `check`. The digest has a part of the zeros then.
+    pub(crate) fn update_zeros<E>(
+        &mut self,
+        count: u64,
+        check: impl Fn() -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut left = count;
         while left > 0 {
-            let piece = usize::try_from(left).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
-            self.update(&ZEROS[..piece]);
-            left -= piece as u64;
+            check()?;
+            let piece = zeros(left);
+            self.update(piece);
+            left -= piece.len() as u64;
         }
+        Ok(())
     }
 
     /// Returns the digest in hexadecimal digits, as `xxhsum` and `sha256sum` print it.
@@ -491,9 +500,12 @@ mod tests {
     fn a_hole_counts_as_zeros() {
         let mut holes = FileDigest::new(DigestKind::Xxh64);
         holes.update(b"a");
-        holes.update_zeros(100_000);
+        let added: Result<(), ()> = holes.update_zeros(100_000, || Ok(()));
+        added.unwrap();
         let mut bytes = vec![b'a'];
         bytes.resize(100_001, 0);
         assert_eq!(holes.finish(), digest(DigestKind::Xxh64, &bytes));
+        let endless = FileDigest::new(DigestKind::Xxh64).update_zeros(u64::MAX, || Err("ended"));
+        assert_eq!(endless, Err("ended"));
     }
 }

@@ -45,7 +45,7 @@ const MAX_DIGESTS: u64 = 50_000;
 ///
 /// # Errors
 ///
-/// Fails if the source breaks the protocol.
+/// Fails if the source breaks the protocol, or the work is cancelled.
 pub(crate) fn answer(
     shared: &DestinationShared,
     wire: &RelativePath,
@@ -70,21 +70,23 @@ pub(crate) fn answer(
         probe: directory.map(|fd| TimeProbe::new(fd.as_fd(), !dry_run)),
         changed: Vec::new(),
     };
-    let answers: Vec<AnswerKind> = entries
+    let answers: Result<Vec<AnswerKind>, CopyError> = entries
         .iter()
         .map(|entry| {
+            let running = shared.state.check_running();
+            running.map_err(|_| CopyError::Cancelled)?;
             let answer = folder.answer(shared, entry, &mut tools);
             if matches!(answer, AnswerKind::Skip | AnswerKind::Keep) {
                 add(&shared.state.counts.skipped, 1);
             }
             if dry_run && !answer.is_nothing() && !folder.foresee(&shared.state, entry) {
-                return AnswerKind::Leave;
+                return Ok(AnswerKind::Leave);
             }
-            answer
+            Ok(answer)
         })
         .collect();
     shared.state.report_changed(tools.changed);
-    Ok(answers)
+    answers
 }
 
 /// What the answers to one question share.

@@ -368,6 +368,9 @@ pub(super) fn replaced_file(
 /// Gives the entry `from` the name `name` in its folder. What has the name is replaced, unless the run has written it.
 /// A directory of that name is removed, if the user has asked to mirror.
 ///
+/// No entry gets its name after the work has ended early: nothing that may block is between the look at that and
+/// rename(2). If the work ends while the kernel renames, the two happen at the same time.
+///
 /// # Errors
 ///
 /// Fails with the reason for the user.
@@ -383,10 +386,12 @@ pub(super) fn rename_over(
         RenameFault::Taken(why) => PlacingFault::Other(why.to_owned()),
         RenameFault::System(errno) => PlacingFault::new("cannot rename", errno),
     };
+    state.check_running().map_err(PlacingFault::Other)?;
     match rename() {
         Ok(()) => Ok(()),
         Err(RenameFault::System(Errno::ISDIR)) => {
             make_room(state, folder.fd, name, local).map_err(PlacingFault::Other)?;
+            state.check_running().map_err(PlacingFault::Other)?;
             rename().map_err(cannot)
         }
         Err(fault) => Err(cannot(fault)),

@@ -138,6 +138,7 @@ impl HardLinkSpool {
             linkat(&target_folder, from, &folder.fd, name, flags)
         };
         if is_append_only(folder.fd.as_fd()) {
+            state.check_running()?;
             make(name.as_bytes()).map_err(cannot)?;
             add(&state.counts.files, 1);
             return Ok(());

@@ -33,12 +33,9 @@ use super::{
     written::TargetFolder,
 };
 use crate::{
-    copy::{metadata::Metadata, path::EntryName},
+    copy::{holes::zeros, metadata::Metadata, path::EntryName},
     fd::{Sink, close, open_in_place, special_path, sync},
 };
-
-/// The zeros that are written at a time for a hole.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The position of a target that is not written any more.
 const ABANDONED: u64 = u64::MAX;
@@ -135,10 +132,9 @@ impl SpecialTarget {
     pub(super) async fn write_hole(&self, start: u64, end: u64) -> Result<(), String> {
         let mut offset = start;
         while offset < end {
-            let most = ZEROS.len();
-            let count = usize::try_from(end - offset).map_or(most, |left| left.min(most));
-            self.write(&ZEROS[..count], offset).await?;
-            offset += count as u64;
+            let piece = zeros(end - offset);
+            self.write(piece, offset).await?;
+            offset += piece.len() as u64;
         }
         Ok(())
     }
@@ -270,13 +266,15 @@ pub(super) fn is_append_only(folder: BorrowedFd<'_>) -> bool {
 ///
 /// # Errors
 ///
-/// Fails as open(2) does, and with `EEXIST` if a file is not what has the name.
+/// Fails as open(2) does, with `EEXIST` if a file is not what has the name, and with `ECANCELED` if the work has ended
+/// early.
 pub(super) fn open_existing(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
     name: &EntryName,
     naming: EntryNaming,
 ) -> rustix::io::Result<OwnedFd> {
+    state.check_running().map_err(|_| Errno::CANCELED)?;
     let mut flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     if naming != EntryNaming::Destination || state.keeper.is_served() {
         flags |= OFlags::NOFOLLOW;
@@ -300,13 +298,15 @@ pub(super) fn open_existing(
 ///
 /// # Errors
 ///
-/// Fails as open(2) does, and with `EEXIST` if another source has opened the new file first and writes it.
+/// Fails as open(2) does, with `EEXIST` if another source has opened the new file first and writes it, and with
+/// `ECANCELED` if the work has ended early.
 pub(super) fn create_in_place(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
     name: &EntryName,
     mode: u32,
 ) -> rustix::io::Result<OwnedFd> {
+    state.check_running().map_err(|_| Errno::CANCELED)?;
     let fd = create_file(folder, name.as_bytes(), mode)?;
     if !state.written.claim(&fstat(&fd)?) {
         return Err(Errno::EXIST);

@@ -195,7 +195,7 @@ impl LaneWriter {
         while at < end {
             let piece = self.reader.piece().await?;
             let count = piece.len();
-            if let Err(why) = target.write_at(piece, at).await {
+            if let Err(why) = target.write_at(&self.shared.state, piece, at).await {
                 return self.fail_large(id, target.file.path.clone(), why, PartUse::Continuable);
             }
             self.reader.consume(count);
@@ -267,6 +267,10 @@ impl LaneWriter {
     }
 
     /// Reports that a file could not be written, and drops its parts from now on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the work has ended early: the file then stays for a later run, and is no failure of its own.
     fn fail_large(
         &mut self,
         id: u64,
@@ -274,6 +278,9 @@ impl LaneWriter {
         why: String,
         part: PartUse,
     ) -> Result<(), CopyError> {
+        if self.shared.state.halt.is_cancelled() {
+            return Err(CopyError::Cancelled);
+        }
         let local = self.local_path(&wire);
         let left = match self.shared.large.find(id) {
             FoundFile::Open(target) => target.left(),

@@ -209,16 +209,20 @@ impl LargeTarget {
     /// # Cancel safety
     ///
     /// Not cancel safe: some of the bytes may be written.
-    pub(super) async fn write_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<(), String> {
+    pub(super) async fn write_at(
+        &self,
+        state: &DestinationState,
+        mut bytes: &[u8],
+        mut offset: u64,
+    ) -> Result<(), String> {
         let fd = match &self.contents {
             LargeContents::Beside(fd) | LargeContents::InPlace(fd) => fd,
             LargeContents::Special(special) => {
                 special.write(bytes, offset).await?;
-                self.digest(bytes, offset);
-                return Ok(());
+                return self.digest(state, bytes, offset);
             }
         };
-        self.digest(bytes, offset);
+        self.digest(state, bytes, offset)?;
         while !bytes.is_empty() {
             match retry_on_intr(|| pwrite(fd, bytes, offset)) {
                 Ok(0) => return Err("cannot write: the system takes no more bytes".to_owned()),
@@ -403,7 +407,8 @@ impl LargeTarget {
         matches!(self.contents, LargeContents::Beside(_))
     }
 
-    fn digest(&self, bytes: &[u8], offset: u64) {
+    /// Adds a piece to the digest, with the hole in front of it.
+    fn digest(&self, state: &DestinationState, bytes: &[u8], offset: u64) -> Result<(), String> {
         let mut progress = lock(&self.progress);
         let PartProgress {
             digest: Some(digest),
@@ -411,16 +416,17 @@ impl LargeTarget {
             ..
         } = &mut *progress
         else {
-            return;
+            return Ok(());
         };
         match *digested {
             Some(next) if next <= offset => {
-                digest.update_zeros(offset - next);
+                digest.update_zeros(offset - next, || state.check_running())?;
                 digest.update(bytes);
                 *digested = Some(offset + bytes.len() as u64);
             }
             _ => *digested = None,
         }
+        Ok(())
     }
 
     /// Returns the digest of the file. If its parts did not come in order, or an earlier run has written some, the file
@@ -431,7 +437,8 @@ impl LargeTarget {
             return Ok(None);
         };
         if let Some(next) = progress.digested {
-            digest.update_zeros(self.file.size.saturating_sub(next));
+            let hole = self.file.size.saturating_sub(next);
+            digest.update_zeros(hole, || state.check_running())?;
             return Ok(Some(digest.finish()));
         }
         let Some(mut digest) = digest_of(state) else {

@@ -122,11 +122,9 @@ impl MirroredFolder {
         let keeps = |name: &[u8]| {
             is_at_source(name) || is_unfinished(directory.as_fd(), name, is_at_source)
         };
-        let others = match names_in(directory.as_fd()) {
-            Ok(names) => names
-                .into_iter()
-                .filter(|name| !keeps(name))
-                .collect::<Vec<_>>(),
+        let others = match names_in(state, directory.as_fd(), |name| !keeps(name)) {
+            Ok(others) => others,
+            Err(Errno::CANCELED) => return Err(CopyError::Cancelled),
             Err(errno) => {
                 let why = format!("cannot look for what to remove: {}", errno_text(errno));
                 state.fail(&local, why);
@@ -141,6 +139,7 @@ impl MirroredFolder {
         }
         let mut deletion = Deletion::new(state);
         for name in others {
+            state.check_running().map_err(|_| CopyError::Cancelled)?;
             deletion.remove_or_report(directory.as_fd(), &name, &local);
         }
         Ok(())
@@ -332,7 +331,11 @@ impl<'a> Deletion<'a> {
         local: &RelativePath,
         depth: usize,
     ) -> Result<(), Stay> {
-        let names = names_in(directory.as_fd()).map_err(|errno| self.fail(local, errno))?;
+        let names = names_in(self.state, directory.as_fd(), |_| true);
+        let names = names.map_err(|errno| match errno {
+            Errno::CANCELED => Stay::Ended,
+            errno => self.fail(local, errno),
+        })?;
         let mut stay = None;
         for name in names {
             let Ok(entry) = EntryName::try_from(name.clone()) else {
@@ -340,6 +343,9 @@ impl<'a> Deletion<'a> {
             };
             let local = local.join(&entry);
             let removed = self.remove_to_depth(directory.as_fd(), &name, &local, depth);
+            if removed == Err(Stay::Ended) {
+                return removed;
+            }
             stay = stay.max(removed.err());
         }
         stay.map_or(Ok(()), Err)
@@ -415,14 +421,23 @@ impl Drop for Deletion<'_> {
     }
 }
 
-/// Returns the names of the entries of a directory. They are read before any is removed, because a file system may skip
-/// entries while others are removed.
-pub(crate) fn names_in(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
+/// Returns the names of the entries of a directory that are `wanted`. They are read before any is removed, because a
+/// file system may skip entries while others are removed.
+///
+/// # Errors
+///
+/// Fails as getdents(2) does, and with `ECANCELED` if the work has ended early.
+fn names_in(
+    state: &DestinationState,
+    directory: BorrowedFd<'_>,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> rustix::io::Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     for entry in Dir::new(open_again(directory)?)? {
+        state.check_running().map_err(|_| Errno::CANCELED)?;
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
+        if name != b"." && name != b".." && wanted(name) {
             names.push(name.to_vec());
         }
     }

@@ -34,6 +34,7 @@ use super::{
     state::{DestinationState, errno_text},
 };
 use crate::copy::{
+    holes::{next_data, zeros},
     metadata::Timestamp,
     path::{EntryName, MAX_NAME_BYTES},
     question::ByteRange,
@@ -204,7 +205,7 @@ pub(super) fn has_name(folder: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> bool
 /// The bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;
 
-/// Reads a range of a file.
+/// Reads a range of a file, and passes each piece to `take`. Holes are not read: their zeros are passed.
 ///
 /// # Errors
 ///
@@ -218,11 +219,20 @@ pub(super) fn read_range(
 ) -> Result<(), String> {
     let mut buffer = vec![0; READ_BYTES];
     let mut offset = start;
+    let mut data = start..start;
     while offset < end {
-        if state.halt.is_cancelled() {
-            return Err("the copy was ended".to_owned());
+        state.check_running()?;
+        if offset >= data.end {
+            data = next_data(fd, offset, end);
         }
-        let length = usize::try_from(end - offset).map_or(READ_BYTES, |left| left.min(READ_BYTES));
+        if offset < data.start {
+            let hole = zeros(data.start - offset);
+            take(hole);
+            offset += hole.len() as u64;
+            continue;
+        }
+        let left = data.end - offset;
+        let length = usize::try_from(left).map_or(READ_BYTES, |left| left.min(READ_BYTES));
         match retry_on_intr(|| pread(fd, &mut buffer[..length], offset)) {
             Ok(0) => return Err("cannot read it again: the file is shorter".to_owned()),
             Ok(count) => {

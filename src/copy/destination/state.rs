@@ -114,6 +114,19 @@ impl DestinationState {
         self.halt.cancel();
     }
 
+    /// Checks that the work goes on. Each loop that may last calls this in every step, and what gives an entry its
+    /// final name calls it immediately before: a copy whose client is gone changes nothing any more.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason for the user if the work has ended early.
+    pub(super) fn check_running(&self) -> Result<(), String> {
+        if self.halt.is_cancelled() {
+            return Err("the copy was ended".to_owned());
+        }
+        Ok(())
+    }
+
     /// Returns the first failure; none if the work has not failed, or has failed elsewhere.
     pub(super) fn first_failure(&self) -> Option<CopyError> {
         lock(&self.first).clone()

@@ -19,6 +19,7 @@ use super::{
     state::{too_long, unreadable},
 };
 use crate::copy::{
+    holes::{next_data, zeros},
     job::CopyError,
     metadata::{Metadata, changed, content_size, size},
     path::EntryName,
@@ -476,8 +477,23 @@ async fn unchanged(opened: &OpenedFile, digests: &[(ByteRange, u64)]) -> Vec<Byt
     for (range, digest) in digests {
         let mut hasher = XxHash3_64::new();
         let mut offset = range.start;
+        let mut data = offset..offset;
         while offset < range.end {
-            let rest = usize::try_from(range.end - offset).unwrap_or(usize::MAX);
+            // A hole may have terabytes: the run may end meanwhile.
+            tokio::task::yield_now().await;
+            if offset >= data.end {
+                data = next_data(&opened.fd, offset, range.end);
+            }
+            if offset < data.start {
+                let turn = data.start.min(offset + COMPARED_BYTES as u64);
+                while offset < turn {
+                    let hole = zeros(turn - offset);
+                    hasher.write(hole);
+                    offset += hole.len() as u64;
+                }
+                continue;
+            }
+            let rest = usize::try_from(data.end - offset).unwrap_or(usize::MAX);
             let most = rest.min(COMPARED_BYTES);
             match retry_on_intr(|| pread(&opened.fd, &mut buffer[..most], offset)) {
                 Ok(count) if count > 0 => {
@@ -486,7 +502,6 @@ async fn unchanged(opened: &OpenedFile, digests: &[(ByteRange, u64)]) -> Vec<Byt
                 }
                 _ => break,
             }
-            tokio::task::yield_now().await;
         }
         if offset >= range.end && hasher.finish() == *digest {
             same.push(*range);

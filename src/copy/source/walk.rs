@@ -313,7 +313,12 @@ impl Walker {
         let mut found = FoundEntries::default();
         let mut is_whole = true;
         let mut entries = RawDir::new(&folder.fd, list);
-        while let Some(entry) = entries.next() {
+        loop {
+            // A folder may have any number of entries of which none is wanted.
+            if entries.is_buffer_empty() && self.outlet.is_stopped() {
+                return Err(WalkStopped);
+            }
+            let Some(entry) = entries.next() else { break };
             match entry {
                 Ok(entry) => {
                     let name = entry.file_name();

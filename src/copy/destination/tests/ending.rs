@@ -1,11 +1,24 @@
 //! Copies that end early, and a source that has the key and breaks the protocol.
 
 use std::{
-    os::unix::fs::symlink,
+    os::{fd::AsFd, unix::fs::symlink},
     time::{Duration, Instant},
 };
 
+use rustix::io::Errno;
+
 use super::*;
+use crate::copy::{
+    destination::{
+        Placement,
+        entry::rename_over,
+        in_place::{create_in_place, open_existing},
+        placement::EntryNaming,
+        state::DestinationState,
+        written::{TargetFolder, WrittenGuard},
+    },
+    order::NameFilter,
+};
 
 const SIZE: u64 = 8 << 20;
 
@@ -204,4 +217,41 @@ async fn a_lane_that_ends_early_is_a_failure() {
     let end = copy(&dest, &archive(), steps).await;
     assert_eq!(end.failures()[0].1, "the source has not sent all of it");
     assert_eq!(names_in(&dest), [""; 0]);
+}
+
+#[tokio::test]
+async fn nothing_gets_its_name_after_the_end() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let typed = dest.to_str().unwrap().as_bytes();
+    let options = archive();
+    let base = BaseDirectory::Working;
+    let placement = Placement::find(&base, typed, CopiedSources::Contents, &options).unwrap();
+    let filter = NameFilter::new(&[]).unwrap();
+    let cancelled = CancellationToken::new();
+    let context = CopyContext {
+        report: Arc::new(drop),
+        cancelled: cancelled.clone(),
+        reason: Arc::new(|| "enough".to_owned()),
+    };
+    let guard = WrittenGuard::default();
+    let state = DestinationState::new(placement, filter, options, false, guard, context);
+    let folder = fs::File::open(&dest).unwrap();
+    let target = TargetFolder {
+        fd: folder.as_fd(),
+        id: (0, 0),
+        is_of_run: false,
+    };
+    fs::write(dest.join("from"), "new").unwrap();
+    let rename = || rename_over(&state, target, b"from", &name("to"), &path("to"));
+    cancelled.cancel();
+    let why = rename().unwrap_err().into_text();
+    assert!(why.contains("was ended"), "{why}");
+    let naming = EntryNaming::Tree;
+    let opened = open_existing(&state, folder.as_fd(), &name("from"), naming);
+    assert_eq!(opened.unwrap_err(), Errno::CANCELED);
+    let created = create_in_place(&state, folder.as_fd(), &name("to"), 0o600);
+    assert_eq!(created.unwrap_err(), Errno::CANCELED);
+    assert_eq!(names_in(&dest), ["from"]);
+    assert_eq!(fs::read(dest.join("from")).unwrap(), b"new");
 }

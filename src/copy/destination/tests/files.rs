@@ -3,7 +3,10 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 use super::*;
-use crate::copy::{order::DigestKind, question::ByteRange};
+use crate::copy::{
+    order::{DigestKind, FileDigest},
+    question::ByteRange,
+};
 
 fn special(text: &str, kind: EntryKind, target: &str) -> Step {
     let record = LaneRecord::Special {
@@ -456,4 +459,33 @@ async fn a_size_that_no_file_can_have_fails_alone() {
         end.failures()
     );
     assert_eq!(fs::read(dest.join("good")).unwrap(), b"y");
+}
+
+#[tokio::test]
+async fn a_file_whose_parts_do_not_come_in_order_is_read_again_with_its_holes() {
+    const SIZE: usize = 5 << 20;
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let options = CopyOptions {
+        digest: Some(DigestKind::Sha256),
+        ..archive()
+    };
+    let steps = vec![
+        place(),
+        large(0, 1, "image", SIZE as u64),
+        part(0, 1, 3 << 20, &[7; 5000]),
+        part(0, 1, 1 << 20, &[8; 100_000]),
+        large_end(0, 1, Some(105_000)),
+    ];
+    let end = copy(&dest, &options, steps).await;
+    end.assert_whole();
+    let contents = fs::read(dest.join("image")).unwrap();
+    let mut expected = vec![0; SIZE];
+    expected[3 << 20..][..5000].fill(7);
+    expected[1 << 20..][..100_000].fill(8);
+    assert!(contents == expected);
+    let mut digest = FileDigest::new(DigestKind::Sha256);
+    digest.update(&expected);
+    let digests = CopyNews::Digests(vec![(digest.finish(), b"image".to_vec())]);
+    assert!(end.messages.contains(&FromCopy::News(digests)));
 }

@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::*;
-use crate::copy::{destination::DestinationClaims, metadata::attributes_of};
+use crate::copy::{
+    destination::DestinationClaims, metadata::attributes_of, order::DigestKind,
+};
 
 /// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
 const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -652,4 +654,54 @@ async fn a_copy_that_was_dropped_claims_nothing() {
     assert!(!report.complete && failure.is_some());
     let second = server.copy("bob", "/", &archive(), tree("second")).await;
     second.assert_whole();
+}
+
+/// A hole that takes hours to digest, in a file that every file system can hold.
+const HOLE: u64 = 8 << 40;
+
+#[tokio::test]
+async fn a_hole_is_digested_only_while_its_client_lives() {
+    let ends = |data: &'static [u8]| {
+        let bytes = data.len() as u64;
+        let data = (bytes > 0).then(|| part(0, 1, HOLE - bytes, data));
+        let steps = [place(), large(0, 1, "image", HOLE)].into_iter();
+        let steps = steps.chain(data);
+        steps.chain([large_end(0, 1, Some(bytes))]).collect()
+    };
+    let steps: [Vec<Step>; 2] = [ends(b""), ends(b"behind the hole")];
+    for (steps, kind) in steps
+        .into_iter()
+        .zip([DigestKind::Xxh64, DigestKind::Sha256])
+    {
+        let server = Server::new();
+        let options = CopyOptions {
+            digest: Some(kind),
+            ..archive()
+        };
+        let engine = server.engine("alice", "/", &options, &steps);
+        let context = CopyContext {
+            report: Arc::new(drop),
+            cancelled: CancellationToken::new(),
+            reason: Arc::new(|| "a test".to_owned()),
+        };
+        let (streams, mut control, mut lanes) = streams().await;
+        let running = tokio::spawn(engine.run(streams, context));
+        let sent = send_steps(steps, &mut control, &mut lanes, &mut Vec::new()).await;
+        sent.unwrap();
+        let begun = || fs::metadata(server.at(".image.rdcp-part")).is_ok_and(|it| it.len() == HOLE);
+        while !begun() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let again = vec![place(), file("image", "second")];
+        let second = server.copy("bob", "/", &archive(), again).await;
+        assert_eq!(second.failures(), [refused("/image")]);
+        drop((control, lanes));
+        let ended = tokio::time::timeout(Duration::from_secs(60), running).await;
+        let (report, failure) = ended.expect("the copy ends").unwrap();
+        assert!(!report.complete && failure.is_some());
+        assert_eq!(names_in(&server.at("")), [""; 0]);
+        let again = vec![place(), file("image", "third")];
+        let third = server.copy("bob", "/", &archive(), again).await;
+        third.assert_whole();
+    }
 }

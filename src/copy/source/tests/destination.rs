@@ -236,10 +236,10 @@ async fn receive(mut stream: Stream) -> Vec<Received> {
     records
 }
 
-type Lane = tokio::task::JoinHandle<Vec<Received>>;
+pub(super) type Lane = tokio::task::JoinHandle<Vec<Received>>;
 
 /// Answers questions to the end, and returns them with what the lanes have brought.
-async fn answer(
+pub(super) async fn answer(
     mut stream: Stream,
     lanes: Vec<Lane>,
     behaviour: Behaviour,

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tokio_util::sync::CancellationToken;
 
 use self::destination::{
-    Behaviour, Outcome, archive, bytes, context, copy, copy_from, relative, streams,
+    Behaviour, Outcome, answer, archive, bytes, context, copy, copy_from, relative, streams,
 };
 use super::SourceEngine;
 use crate::copy::{
@@ -284,6 +284,48 @@ async fn a_run_that_does_not_start_ends_the_walk() {
         assert!(started.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hole_is_compared_only_while_the_destination_lives() {
+    /// A hole that takes hours to digest, in a file that every file system can hold.
+    const HOLE: u64 = 8 << 40;
+    let place = tempfile::tempdir().unwrap();
+    let image = place.path().join("image");
+    fs::File::create(&image).unwrap().set_len(HOLE).unwrap();
+    let options = CopyOptions {
+        resume: true,
+        ..archive()
+    };
+    let paths = vec![bytes(&image)];
+    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, options).unwrap();
+    let behaviour = Behaviour {
+        answer: |entry| {
+            let (start, end) = (0, entry.size);
+            AnswerKind::Compare(vec![(ByteRange { start, end }, 0)])
+        },
+        ..Behaviour::default()
+    };
+    let (near, control, lanes) = streams(&behaviour).await;
+    let messages = Arc::new(Mutex::new(Vec::new()));
+    let context = context(&messages, CancellationToken::new());
+    let run = tokio::spawn(engine.run(near, context));
+    let answering = tokio::spawn(answer(control, Vec::new(), behaviour));
+    let is_open = || {
+        let open = fs::read_dir("/proc/self/fd").unwrap();
+        open.flatten()
+            .any(|fd| fs::read_link(fd.path()).is_ok_and(|path| path == image))
+    };
+    while !is_open() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    answering.abort();
+    drop(lanes);
+    let ended = tokio::time::timeout(Duration::from_secs(60), run).await;
+    let (report, failure) = ended.expect("the run ends").unwrap();
+    assert!(matches!(failure, Some(CopyError::Stream(_))), "{failure:?}");
+    assert!(!report.complete);
+    assert!(!is_open());
 }
 
 /// Makes `outside/secret`, and `root` with a tree and with links that stay inside and that lead out.
