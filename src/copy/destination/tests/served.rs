@@ -5,9 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::*;
-use crate::copy::{
-    destination::DestinationClaims, metadata::attributes_of, order::DigestKind,
-};
+use crate::copy::{destination::DestinationClaims, metadata::attributes_of, order::DigestKind};
 
 /// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
 const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
