@@ -161,17 +161,30 @@ impl CarryThread {
     ///
     /// Fails if the system cannot start a thread or give the runtime its descriptors.
     pub(crate) fn start(name: &str) -> io::Result<Self> {
+        Self::start_holding(name, ())
+    }
+
+    /// Starts a thread called `name`, which drops `held` when it ends: what waits for that knows that no work of the
+    /// thread is left.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system cannot start a thread or give the runtime its descriptors.
+    pub(crate) fn start_holding(name: &str, held: impl Send + 'static) -> io::Result<Self> {
         let runtime = threads::runtime()?;
         let handle = runtime.handle().clone();
-        let mut runtime = OwnRuntime(Some(runtime));
+        let runtime = OwnRuntime(Some(runtime));
         let unused = CancellationToken::new();
         let in_use = Arc::new(unused.clone().drop_guard());
         let run = move || {
             // All of `runtime` moves to the thread.
-            let runtime = &mut runtime;
+            let runtime = runtime;
             if let Some(runtime) = &runtime.0 {
                 runtime.block_on(unused.cancelled());
             }
+            // The tasks that are left are dropped with the runtime.
+            drop(runtime);
+            drop(held);
         };
         thread::Builder::new().name(name.to_owned()).spawn(run)?;
         Ok(Self {

@@ -3,7 +3,7 @@
 
 use std::{io, sync::Arc};
 
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
     destination::{CopyClaims, DestinationEngine},
@@ -137,7 +137,8 @@ impl CopyJob {
         if lanes.is_empty() || has_twice {
             return Err("the order's lanes are not different edges".to_owned());
         }
-        let engine = CopyEngine::prepare(base, claims, role, options)?;
+        let threads = context.threads.clone();
+        let engine = CopyEngine::prepare(base, claims, role, options, threads)?;
         Ok(Self {
             context: context.clone(),
             control,
@@ -182,6 +183,7 @@ impl CopyEngine {
         claims: Option<CopyClaims>,
         role: CopyRole,
         options: CopyOptions,
+        threads: TaskTrackerToken,
     ) -> Result<Self, String> {
         let resolved = |path| {
             if base.is_confined() {
@@ -193,7 +195,7 @@ impl CopyEngine {
         match role {
             CopyRole::Source(paths) => {
                 let paths = paths.into_iter().map(resolved).collect();
-                let engine = SourceEngine::prepare(base.clone(), paths, options)?;
+                let engine = SourceEngine::prepare(base.clone(), paths, options, threads)?;
                 Ok(Self::Source(engine))
             }
             CopyRole::Destination {

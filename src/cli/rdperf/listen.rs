@@ -56,6 +56,7 @@ async fn serve(stream: Stream, key: &Key, ports: Option<(u16, u16)>) -> anyhow::
         // The order has no edges.
         edges: EdgeAcceptance::OwnListeners,
         end: SessionKill::default(),
+        warn: Box::new(|_| {}),
     };
     let place = ready(Ok(()));
     let serving = client.serve(session, place, admit, |context, order, edges| {

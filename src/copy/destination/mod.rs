@@ -157,22 +157,31 @@ impl DestinationEngine {
         let report = Arc::clone(&context.report);
         let state = DestinationState::new(placement, filter, options, is_served, written, context);
         let shared = Arc::new(DestinationShared::new(state, claims));
+        let thread = streams.control.0.clone();
         let failure = write_all(&shared, streams).await.err();
         let failure = failure.map(|last| shared.state.first_failure().unwrap_or(last));
-        for target in shared.large.clear() {
-            target.give_up(PartUse::Continuable);
-            if let Some(left) = target.left() {
-                let why = format!("was not copied to its end{left}");
-                shared.state.fail(&target.local, why);
-            }
-        }
-        shared.folders.lock_again(&shared.state);
+        // Large files and many folders may take long.
+        let ending = Arc::clone(&shared);
+        thread.run(async move { clean_up(&ending) }).await;
+        // No thread of the copy writes any more. If this future was dropped before, the last one releases the claims.
         shared.release_claims();
         for part in shared.state.written.for_later() {
             report.send(FromCopy::Written(part));
         }
         (shared.state.report(failure.is_none()), failure)
     }
+}
+
+/// Removes what no later run can continue, and gives folders the modes that they had.
+fn clean_up(shared: &DestinationShared) {
+    for target in shared.large.clear() {
+        target.give_up(PartUse::Continuable);
+        if let Some(left) = target.left() {
+            let why = format!("was not copied to its end{left}");
+            shared.state.fail(&target.local, why);
+        }
+    }
+    shared.folders.lock_again(&shared.state);
 }
 
 async fn write_all(shared: &Arc<DestinationShared>, streams: CopyStreams) -> Result<(), CopyError> {

@@ -34,7 +34,7 @@ use std::{
 };
 
 use tokio::{sync::mpsc, time::MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use self::{
     jobs::WalkOutlet,
@@ -70,7 +70,7 @@ pub(crate) struct SourceEngine {
 
 impl SourceEngine {
     /// Starts to walk through `paths`, which are relative to `base`. The walk waits until the lanes take what it has
-    /// found.
+    /// found. Its thread holds `threads`.
     ///
     /// # Errors
     ///
@@ -79,6 +79,7 @@ impl SourceEngine {
         base: BaseDirectory,
         paths: Vec<Vec<u8>>,
         options: CopyOptions,
+        threads: TaskTrackerToken,
     ) -> Result<Self, String> {
         if paths.is_empty() {
             return Err("there is nothing to copy".to_owned());
@@ -95,7 +96,7 @@ impl SourceEngine {
         } else {
             None
         };
-        let shared = Arc::new(SourceShared::new(options.clone(), spool));
+        let shared = Arc::new(SourceShared::new(options.clone(), spool, threads));
         let (sender, commands) = mpsc::channel(MAX_COMMANDS);
         let outlet = WalkOutlet::new(Arc::clone(&shared), sender);
         let walker = Walker::new(base, options, filter, outlet);

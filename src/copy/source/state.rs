@@ -14,6 +14,7 @@ use std::{
 
 use rustix::{fs::Stat, io::Errno};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     jobs::{SourceFolder, WorkBoard},
@@ -44,6 +45,9 @@ pub(crate) struct SourceShared {
     /// True if several lanes send one large file.
     pub(crate) shares_files: bool,
     large_files: AtomicU64,
+    /// Held until no thread has this state any more: the walk, and the one that removes source files, are waited for by
+    /// no future.
+    _threads: TaskTrackerToken,
 }
 
 /// The number of processors up to which one lane sends a large file, unless the user has chosen the lanes. The
@@ -60,7 +64,11 @@ fn shares_files(has_chosen_lanes: bool, processors: Option<NonZero<usize>>) -> b
 
 impl SourceShared {
     /// Returns what the threads of a source share that has sent nothing.
-    pub(super) fn new(options: CopyOptions, spool: Option<SentSpool>) -> Self {
+    pub(super) fn new(
+        options: CopyOptions,
+        spool: Option<SentSpool>,
+        threads: TaskTrackerToken,
+    ) -> Self {
         Self {
             tally: Tally::default(),
             board: WorkBoard::default(),
@@ -69,6 +77,7 @@ impl SourceShared {
             spool,
             shares_files: shares_files(options.chosen_lanes, available_parallelism().ok()),
             large_files: AtomicU64::new(0),
+            _threads: threads,
             options,
         }
     }

@@ -19,7 +19,7 @@ use tokio::{
     runtime::Handle,
     sync::mpsc,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
     job::{ConnectedEdges, FirstFault, JobContext, OrderedEdges, PlacedEdge},
@@ -70,8 +70,8 @@ impl EdgeRoutes {
 }
 
 impl PendingEdges {
-    /// Starts a thread and parses the key for each edge of `order`, which `acceptance` accepts. Removes the edges, with
-    /// their keys, from the order.
+    /// Starts a thread, which holds `threads`, and parses the key for each edge of `order`, which `acceptance` accepts.
+    /// Removes the edges, with their keys, from the order.
     ///
     /// # Errors
     ///
@@ -80,6 +80,7 @@ impl PendingEdges {
         order: &mut Order,
         acceptance: &EdgeAcceptance,
         control_runtime: &Handle,
+        threads: &TaskTrackerToken,
     ) -> Result<Self, String> {
         let mut edges = BTreeMap::new();
         let mut routes = EdgeRoutes::default();
@@ -93,7 +94,8 @@ impl PendingEdges {
                 return Err(format!("the order names its edge {id} twice"));
             }
             let config = acceptance.config(&order.stream, edge.direction, control_runtime);
-            let edge = PendingEdge::prepare(edge, config, order.ports, requests)?;
+            let threads = threads.clone();
+            let edge = PendingEdge::prepare(edge, config, order.ports, requests, threads)?;
             edges.insert(id, edge);
         }
         let acceptance = acceptance.clone();
@@ -148,6 +150,7 @@ impl PendingEdge {
         config: StreamConfig,
         ports: Option<(u16, u16)>,
         requests: mpsc::Receiver<EdgeRequest>,
+        threads: TaskTrackerToken,
     ) -> Result<Self, String> {
         let key = Key::parse(&edge.key).map_err(|error| error.to_string())?;
         let name = match edge.direction {
@@ -155,7 +158,7 @@ impl PendingEdge {
             Direction::Send => "output",
             Direction::Both => "edge",
         };
-        let thread = CarryThread::start(name);
+        let thread = CarryThread::start_holding(name, threads);
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self {
             thread,

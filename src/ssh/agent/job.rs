@@ -17,7 +17,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
     control::ControlReader,
@@ -64,7 +64,9 @@ impl OrderRun {
         R: AsyncRead + Unpin + Send + 'static,
     {
         let context = &self.context;
-        let prepared = PendingEdges::prepare(&mut order, &self.acceptance, &Handle::current())
+        let threads = &context.threads;
+        let runtime = Handle::current();
+        let prepared = PendingEdges::prepare(&mut order, &self.acceptance, &runtime, threads)
             .and_then(|edges| {
                 let job = prepare(context, order.work.payload(), &edges.ordered())?;
                 Ok((edges, job))
@@ -214,6 +216,8 @@ pub(crate) struct JobContext {
     pub(crate) first_fault: Arc<FirstFault>,
     /// The queue of messages to the controller.
     pub(crate) outbox: Outbox,
+    /// Held by each thread that works on the order, until the thread ends.
+    pub(crate) threads: TaskTrackerToken,
 }
 
 impl JobContext {

@@ -33,6 +33,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     signal::unix::{SignalKind, signal},
 };
+use tokio_util::task::TaskTracker;
 
 use self::{
     edges::EdgeAcceptance,
@@ -127,6 +128,8 @@ where
         name: order.name.clone(),
         first_fault,
         outbox,
+        // The process ends with its threads.
+        threads: TaskTracker::new().token(),
     };
     let run = OrderRun {
         context: context.clone(),

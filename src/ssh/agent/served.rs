@@ -2,7 +2,8 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
-use tokio::io::AsyncRead;
+use tokio::{io::AsyncRead, time::timeout};
+use tokio_util::task::TaskTracker;
 
 use super::{
     control::{self, ControlReader},
@@ -22,12 +23,20 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 /// user does not read.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long the threads of a job may take to end after it has reported, before the log names its client. They end at
+/// once, unless one hangs in a system call.
+const THREADS_LIMIT: Duration = Duration::from_secs(2);
+
+const HANGING: &str = "a thread of this copy hangs in the file system; its place and the names that it writes stay taken until it ends";
+
 /// A session with a client, before its order.
 pub(crate) struct ClientSession {
     /// Accepts the edges of the order.
     pub(crate) edges: EdgeAcceptance,
     /// Ends the session early.
     pub(crate) end: SessionKill,
+    /// Receives a line for the log if the job has ended, and a thread of it has not.
+    pub(crate) warn: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 /// Ends sessions early, for a reason that their clients receive.
@@ -43,7 +52,8 @@ impl SessionKill {
 
 impl ClientSession {
     /// Receives the client's order, waits for a `place`, carries the order out, and reports to the client. `admit`
-    /// checks the order, and `prepare` makes its job. Returns the report.
+    /// checks the order, and `prepare` makes its job. Returns the report when no thread of the job is left: the place
+    /// is taken until then.
     ///
     /// # Errors
     ///
@@ -71,11 +81,14 @@ impl ClientSession {
             opened = opening => opened.map_err(|error| error.to_string())?,
             () = first_fault.failed() => return Err(first_fault.reason()),
         };
+        let threads = TaskTracker::new();
         let context = JobContext {
             name: order.name.clone(),
             first_fault,
             outbox,
+            threads: threads.token(),
         };
+        let mut taken = None;
         let report = match admit(&order) {
             Err(why) => {
                 context.fail_local(&why);
@@ -90,15 +103,20 @@ impl ClientSession {
                         connect_limit: Some(CONNECT_LIMIT),
                         exit: Arc::default(),
                     };
-                    let report = run.carry_out(order, inbox, prepare).await;
-                    drop(place);
-                    report
+                    taken = Some(place);
+                    run.carry_out(order, inbox, prepare).await
                 }
             },
         };
         context.outbox.send(FromAgent::Report(report.clone()));
         drop(context);
         writer.finish().await;
+        threads.close();
+        if timeout(THREADS_LIMIT, threads.wait()).await.is_err() {
+            (self.warn)(HANGING);
+            threads.wait().await;
+        }
+        drop(taken);
         Ok(report)
     }
 }

@@ -207,6 +207,7 @@ impl CopyService {
         session: SealedSession,
     ) -> (ServedSide, Result<AgentReport, String>) {
         let (tally, number) = (Arc::clone(&self.tally), client.number);
+        let log = client.log.clone();
         let kill = SessionKill::default();
         let client_session = ClientSession {
             edges: EdgeAcceptance::SharedListener(Arc::new(SharedListener {
@@ -216,6 +217,7 @@ impl CopyService {
                 connected: Box::new(move |stream| tally.connected(number, stream)),
             })),
             end: kill.clone(),
+            warn: Box::new(move |text| log.print(Console::warn, text)),
         };
         let mut side = ServedSide::default();
         let admit = |order: &Order| {

@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::{
     codec::{FramedRead, FramedWrite, LengthDelimitedCodec},
     sync::CancellationToken,
+    task::TaskTracker,
 };
 
 use crate::{
@@ -132,6 +133,15 @@ impl Outcome {
     }
 }
 
+/// Returns the source of `paths`, which are relative to `base`.
+pub(super) fn prepared(
+    base: BaseDirectory,
+    paths: Vec<Vec<u8>>,
+    options: CopyOptions,
+) -> Result<SourceEngine, String> {
+    SourceEngine::prepare(base, paths, options, TaskTracker::new().token())
+}
+
 /// Copies `paths` to a destination of the test.
 pub(super) async fn copy(
     paths: Vec<Vec<u8>>,
@@ -148,7 +158,7 @@ pub(super) async fn copy_from(
     options: CopyOptions,
     behaviour: Behaviour,
 ) -> Outcome {
-    let engine = SourceEngine::prepare(base, paths, options).unwrap();
+    let engine = prepared(base, paths, options).unwrap();
     let (streams, far_control, far_lanes) = streams(&behaviour).await;
     let messages = Arc::new(Mutex::new(Vec::new()));
     let context = context(&messages, CancellationToken::new());

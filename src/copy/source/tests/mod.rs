@@ -14,9 +14,9 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tokio_util::sync::CancellationToken;
 
 use self::destination::{
-    Behaviour, Outcome, answer, archive, bytes, context, copy, copy_from, relative, streams,
+    Behaviour, Outcome, answer, archive, bytes, context, copy, copy_from, prepared, relative,
+    streams,
 };
-use super::SourceEngine;
 use crate::copy::{
     job::CopyError,
     metadata::EntryKind,
@@ -138,7 +138,7 @@ async fn a_mirror_sends_the_names_of_each_folder() {
     }
     assert_eq!(count, 601);
     assert_eq!(complete, [relative(""), relative("sub")]);
-    let twice = SourceEngine::prepare(
+    let twice = prepared(
         BaseDirectory::Working,
         vec![contents, b"x".to_vec()],
         options,
@@ -233,7 +233,7 @@ async fn a_cancelled_run_ends_within_a_second() {
         chosen_lanes: true,
         ..archive()
     };
-    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, both_lanes).unwrap();
+    let engine = prepared(BaseDirectory::Working, paths, both_lanes).unwrap();
     // The other ends do not read, so the lanes wait.
     let (near, _control, mut far) = streams(&Behaviour::default()).await;
     let cancelled = CancellationToken::new();
@@ -258,7 +258,7 @@ async fn a_broken_lane_ends_the_run() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("large"), vec![7; 64 << 20]).unwrap();
     let paths = vec![bytes(&place.path().join("."))];
-    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, archive()).unwrap();
+    let engine = prepared(BaseDirectory::Working, paths, archive()).unwrap();
     let (near, _control, far) = streams(&Behaviour::default()).await;
     let messages = Arc::new(Mutex::new(Vec::new()));
     let context = context(&messages, CancellationToken::new());
@@ -274,9 +274,7 @@ async fn a_run_that_does_not_start_ends_the_walk() {
     for number in 0..100 {
         fs::create_dir(place.path().join(format!("{number}"))).unwrap();
     }
-    let engine =
-        SourceEngine::prepare(BaseDirectory::Working, vec![bytes(place.path())], archive())
-            .unwrap();
+    let engine = prepared(BaseDirectory::Working, vec![bytes(place.path())], archive()).unwrap();
     let shared = Arc::downgrade(&engine.shared());
     drop(engine);
     let started = Instant::now();
@@ -298,7 +296,7 @@ async fn a_hole_is_compared_only_while_the_destination_lives() {
         ..archive()
     };
     let paths = vec![bytes(&image)];
-    let engine = SourceEngine::prepare(BaseDirectory::Working, paths, options).unwrap();
+    let engine = prepared(BaseDirectory::Working, paths, options).unwrap();
     let behaviour = Behaviour {
         answer: |entry| {
             let (start, end) = (0, entry.size);

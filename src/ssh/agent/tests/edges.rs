@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::Path,
-    sync::Arc,
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
@@ -15,7 +15,10 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split},
     time::timeout,
 };
-use tokio_util::codec::{FramedRead, FramedWrite};
+use tokio_util::{
+    codec::{FramedRead, FramedWrite},
+    task::TaskTracker,
+};
 
 use super::{
     INPUT, OUTPUT, TestAgent, TestPipeline, command, dial, edge,
@@ -29,12 +32,14 @@ use crate::{
             control,
             edges::{ConnectedEdge, EdgeAcceptance},
             job::{ConnectedEdges, Job, JobContext, Messages, OrderRun, OrderedEdges},
+            served::{ClientSession, SessionKill},
         },
         frames::{FrameCodec, codec},
         protocol::{
             AgentReport, EdgeId, EdgeOrder, FaultKind, FromAgent, Order, Payload, ToAgent, Work,
             decode, encode, greeting,
         },
+        sealed::SealedSession,
         stage::Status,
     },
 };
@@ -140,6 +145,7 @@ async fn serve(stream: DuplexStream) {
         name: order.name.clone(),
         first_fault: Arc::default(),
         outbox,
+        threads: TaskTracker::new().token(),
     };
     let run = OrderRun {
         context: context.clone(),
@@ -515,4 +521,74 @@ async fn a_stage_ends_after_a_silent_controller_has_timed_out() {
     assert_eq!((messages, exit), (vec![], 1));
     assert!(report.fault.unwrap().text.starts_with("received nothing"));
     assert!(agent.seen.contains(&FromAgent::Pong));
+}
+
+/// An application that leaves its thread in a system call which nothing interrupts, until the test lets it end.
+struct Hanging(mpsc::Receiver<()>);
+
+impl Job for Hanging {
+    fn prepare(_: &JobContext, _: &Payload, _: &OrderedEdges) -> Result<Self, String> {
+        Err("this job is made by the test".to_owned())
+    }
+
+    async fn run(&mut self, mut edges: ConnectedEdges, _: Messages) {
+        let (thread, edge) = edges.take(INPUT).unwrap();
+        let release = std::mem::replace(&mut self.0, mpsc::channel().1);
+        tokio::spawn(async move {
+            let hanging = async move {
+                let _ = release.recv();
+                drop(edge);
+            };
+            thread.run(hanging).await;
+        });
+    }
+
+    fn report(&self) -> Option<Payload> {
+        None
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_place_of_a_session_is_taken_until_its_last_thread_has_ended() {
+    let (near, far) = duplex(1 << 16);
+    let (input, output) = split(far);
+    let session = SealedSession {
+        input: Box::new(input),
+        output: Box::new(output),
+    };
+    let (warned, mut warning) = tokio::sync::mpsc::unbounded_channel();
+    let client = ClientSession {
+        edges: EdgeAcceptance::OwnListeners,
+        end: SessionKill::default(),
+        warn: Box::new(move |text| warned.send(text.to_owned()).unwrap()),
+    };
+    let place = Arc::new(());
+    let taken = Arc::clone(&place);
+    let (release, hang) = mpsc::channel();
+    let serving = tokio::spawn(async move {
+        let place = std::future::ready(Ok(taken));
+        let prepare = |_: &_, _: &_, _: &_| Ok(Hanging(hang));
+        client.serve(session, place, |_| Ok(()), prepare).await
+    });
+    let mut session = EchoSession::open(near).await;
+    assert!(matches!(session.next().await, FromAgent::Hello(_)));
+    let key = Key::generate().unwrap();
+    let input = with(Direction::Receive, edge(INPUT, &key, true));
+    session.send(echo_order(vec![input])).await;
+    let FromAgent::Listening { port, .. } = session.next().await else {
+        panic!("no port");
+    };
+    let _other_end = other_end(port, &key, Direction::Receive).await;
+    assert!(matches!(session.next().await, FromAgent::Connected { .. }));
+    session.send(ToAgent::Go).await;
+    assert!(matches!(session.next().await, FromAgent::Report(_)));
+    drop(session);
+    let text = timeout(generous(), warning.recv()).await.expect("in time");
+    assert!(text.unwrap().contains("a thread of this copy hangs"));
+    assert!(!serving.is_finished());
+    assert_eq!(Arc::strong_count(&place), 2);
+    drop(release);
+    let report = timeout(generous(), serving).await.expect("in time");
+    report.unwrap().unwrap();
+    assert_eq!(Arc::strong_count(&place), 1);
 }
