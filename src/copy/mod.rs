@@ -16,6 +16,7 @@ pub(crate) mod question;
 pub(crate) mod record;
 pub(crate) mod source;
 pub(crate) mod supervised;
+pub(crate) mod temporary_names;
 pub(crate) mod written;
 
 /// The entry point of the fuzz target for what a peer of a copy sends, and for maps on a disk.

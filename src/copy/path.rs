@@ -13,6 +13,8 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::temporary_names::{RESERVED, has_reserved, is_reserved};
+
 /// The most bytes of a name: the limit of Linux.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 
@@ -93,6 +95,12 @@ impl RelativePath {
     /// Returns the path without as many first names as `above` has: relative to `above`, if the path is below it.
     pub(crate) fn without_names_of(&self, above: &Self) -> Self {
         let parts: Vec<&[u8]> = self.names().skip(above.names().count()).collect();
+        Self(parts.join(&b'/'))
+    }
+
+    /// Returns the path of the first `count` names.
+    pub(crate) fn first_names(&self, count: usize) -> Self {
+        let parts: Vec<&[u8]> = self.names().take(count).collect();
         Self(parts.join(&b'/'))
     }
 
@@ -205,8 +213,9 @@ const HAS_PARENT: &str = "a server refuses paths with `..` in them";
 pub(crate) enum BaseDirectory {
     /// The working directory of the process. Paths may be absolute and may lead anywhere.
     Working,
-    /// A directory that no path leads out of. A leading `/` means this directory. `..` in a path is refused. Symbolic
-    /// links are followed as long as they stay inside; an absolute target always leads out.
+    /// A directory that no path leads out of. A leading `/` means this directory. `..` and the names of unfinished
+    /// files are refused in a path. Symbolic links are followed as long as they stay inside; an absolute target always
+    /// leads out.
     Root(Arc<OwnedFd>),
 }
 
@@ -247,12 +256,17 @@ impl BaseDirectory {
         }
     }
 
+    /// Returns true if an entry of this name is kept from the clients of a server: see [`is_reserved`].
+    pub(crate) fn reserves(&self, name: &[u8]) -> bool {
+        self.is_confined() && is_reserved(name)
+    }
+
     /// Opens what exists at `path`.
     ///
     /// # Errors
     ///
-    /// Fails as openat(2) and openat2(2) do. `EXDEV` says that the path leads out of the root; see
-    /// [`refusal`](Self::refusal).
+    /// Fails as openat(2) and openat2(2) do. `EXDEV` says that the path leads out of the root, or has a name in it that
+    /// is kept from clients; see [`refusal`](Self::refusal).
     pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC;
         match self {
@@ -277,13 +291,15 @@ impl BaseDirectory {
         fstat(open_confined(root, path, how)?)
     }
 
-    /// Returns the reason for the user if `path` could not be opened because it leads out of the root; none for other
-    /// failures.
+    /// Returns the reason for the user if `path` could not be opened because it leads out of the root or has a name in
+    /// it that is kept from clients; none for other failures.
     pub(crate) fn refusal(&self, path: &[u8], errno: Errno) -> Option<&'static str> {
         let is_refused = self.is_confined() && errno == Errno::XDEV;
         is_refused.then(|| {
             if has_parent(path) {
                 HAS_PARENT
+            } else if has_reserved(path) {
+                RESERVED
             } else {
                 LEADS_OUT
             }
@@ -292,7 +308,7 @@ impl BaseDirectory {
 }
 
 fn open_confined(root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    if has_parent(path) {
+    if has_parent(path) || has_reserved(path) {
         return Err(Errno::XDEV);
     }
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
@@ -387,6 +403,43 @@ mod tests {
         }
         assert!(base.open(b"in/back/file", OFlags::RDONLY).is_ok());
         assert_eq!(base.open(b"~/", OFlags::PATH).unwrap_err(), Errno::NOENT);
+    }
+
+    #[test]
+    fn no_path_leads_to_an_unfinished_file() {
+        let (place, base) = served();
+        let reserved = [
+            ".file.rdcp-part",
+            ".file.RDCP-map.",
+            ".rdcp-0123abcd",
+            ".file.rdpipe-0123abcd",
+        ];
+        for name in reserved {
+            fs::write(place.path().join("root/in").join(name), "of another").unwrap();
+            assert!(
+                base.reserves(name.as_bytes()) && !BaseDirectory::Working.reserves(name.as_bytes())
+            );
+            for path in [
+                format!("in/{name}"),
+                format!("/inside/{name}"),
+                format!("in//{name}/"),
+                format!("in/{name}/x"),
+                format!("missing/{name}"),
+            ] {
+                let errno = base.open(path.as_bytes(), OFlags::PATH).unwrap_err();
+                assert_eq!(
+                    base.refusal(path.as_bytes(), errno),
+                    Some(RESERVED),
+                    "{path}"
+                );
+                assert!(
+                    base.stat(path.as_bytes(), AtFlags::SYMLINK_NOFOLLOW)
+                        .is_err()
+                );
+            }
+        }
+        let free = base.stat(b"in/.rdcp-key", AtFlags::empty());
+        assert_eq!(free.unwrap_err(), Errno::NOENT);
     }
 
     #[test]

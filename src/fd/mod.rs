@@ -23,6 +23,8 @@ pub(crate) use self::descriptor::Source;
 pub(crate) use self::target::open_in_place;
 pub(crate) use self::temporary::replace_file;
 pub(crate) use target::{OutputTarget, special_path};
+#[cfg(test)]
+pub(crate) use temporary::temporary_name;
 pub(crate) use temporary::umask;
 
 use std::{

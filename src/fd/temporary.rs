@@ -202,7 +202,9 @@ fn with_new_name<T>(
     Err(Errno::EXIST)
 }
 
-fn temporary_name(target: &OsStr) -> rustix::io::Result<OsString> {
+/// Returns a random temporary name for a file that is to become `target`. No client of `rdcp --serve` may use such a
+/// name (`copy/temporary_names.rs`).
+pub(crate) fn temporary_name(target: &OsStr) -> rustix::io::Result<OsString> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|_| Errno::IO)?;
     let target = target.as_bytes();

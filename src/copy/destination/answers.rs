@@ -18,7 +18,7 @@ use super::{
     entry::make_room,
     folders::look_into,
     lane::{NO_DEVICES, broken},
-    part_file::{MIN_KEPT_BYTES, PartNames, SourceVersion, find_promise, read_range},
+    part_file::{MIN_KEPT_BYTES, SourceVersion, find_promise, read_range},
     placement::{EntryNaming, PlacedFolder},
     state::{DestinationShared, DestinationState, add, errno_text},
     stored_times::TimeProbe,
@@ -29,6 +29,7 @@ use crate::copy::{
     order::ExistingFiles,
     path::{EntryName, RelativePath},
     question::{AnswerKind, AskedEntry, AskedMetadata, ByteRange, MAX_ENTRIES, target_digest},
+    temporary_names::PartNames,
 };
 
 /// The most ranges in all answers of one message. Each needs at most 30 bytes, and a message may have 4 MiB.
@@ -55,7 +56,9 @@ pub(crate) fn answer(
     if entries.len() > MAX_ENTRIES {
         return Err(broken("too many entries in one question"));
     }
-    let folder = AskedFolder::find(shared, wire)?;
+    let Some(folder) = AskedFolder::find(shared, wire)? else {
+        return Ok(vec![AnswerKind::Leave; entries.len()]);
+    };
     let dry_run = shared.state.options.dry_run;
     if dry_run && !shared.folders.foresee(&shared.state, &folder.placed.path) {
         return Ok(vec![AnswerKind::Leave; entries.len()]);
@@ -111,17 +114,24 @@ struct AskedFolder {
 }
 
 impl AskedFolder {
-    fn find(shared: &DestinationShared, wire: &RelativePath) -> Result<Self, CopyError> {
+    /// Returns none for a folder that has no place, which is reported.
+    fn find(shared: &DestinationShared, wire: &RelativePath) -> Result<Option<Self>, CopyError> {
         let state = &shared.state;
-        let placed = state.placement.folder(wire).map_err(broken)?;
+        let placed = match state.placement.folder(wire) {
+            Ok(placed) => placed,
+            Err(fault) => {
+                shared.refuse_folder(fault)?;
+                return Ok(None);
+            }
+        };
         let directory = look_into(shared, &placed);
         let opened = directory.as_ref().ok().and_then(Option::as_ref);
         let stat = opened.and_then(|fd| fstat(fd).ok());
-        Ok(Self {
+        Ok(Some(Self {
             placed,
             directory,
             is_of_run: stat.is_some_and(|stat| state.written.contains(&stat)),
-        })
+        }))
     }
 
     /// Returns false if entries may be kept and the folder cannot be opened to look for them. Reports that once.

@@ -5,7 +5,6 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use data_encoding::HEXLOWER;
 use rustix::{
     fs::{AtFlags, FileType, Mode, OFlags, fstat, mknodat, openat, statat, symlinkat, unlinkat},
     io::{Errno, retry_on_intr, write},
@@ -29,6 +28,7 @@ use crate::{
         metadata::{EntryKind, Metadata, attributes_at},
         order::FileDigest,
         path::{EntryName, RelativePath},
+        temporary_names::random_name,
         written::EntryId,
     },
     fd::{close, sync},
@@ -430,19 +430,6 @@ pub(super) fn digest_of(state: &DestinationState) -> Option<FileDigest> {
     state.options.digest.map(FileDigest::new)
 }
 
-/// The beginning of the temporary names of small entries.
-const TEMPORARY_PREFIX: &[u8] = b".rdcp-";
-
-/// The random bytes of a name, of which each has two hexadecimal digits.
-const RANDOM_BYTES: usize = 4;
-
-/// Returns true for a name as [`TemporaryName`] makes them.
-pub(super) fn is_temporary_name(name: &[u8]) -> bool {
-    let digits = name.strip_prefix(TEMPORARY_PREFIX);
-    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
-    digits.is_some_and(|digits| digits.len() == 2 * RANDOM_BYTES && digits.iter().all(is_digit))
-}
-
 /// How often another random name is chosen, if one is taken.
 const NAME_TRIES: usize = 8;
 
@@ -456,12 +443,8 @@ pub(super) struct TemporaryName {
 impl TemporaryName {
     /// Returns a random name.
     pub(super) fn random() -> Self {
-        let mut random = [0; RANDOM_BYTES];
-        // The name need not be secret: it is created exclusively, and another is tried if it is taken.
-        let _ = getrandom::fill(&mut random);
-        let name = [TEMPORARY_PREFIX, HEXLOWER.encode(&random).as_bytes()].concat();
         Self {
-            name,
+            name: random_name(),
             is_used: false,
         }
     }

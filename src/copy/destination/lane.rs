@@ -24,6 +24,7 @@ use crate::{
         path::{EntryName, RelativePath},
         question::ByteRange,
         record::{LaneRecord, LargeFile, PREFIX_BYTES, RecordPrefix, decode},
+        temporary_names::RESERVED,
     },
 };
 
@@ -190,7 +191,13 @@ impl LaneWriter {
         if let Some(metadata) = &mut metadata {
             self.adopt(metadata);
         }
-        let placed = self.shared.state.placement.folder(&wire).map_err(broken)?;
+        let placed = match self.shared.state.placement.folder(&wire) {
+            Ok(placed) => placed,
+            Err(fault) => {
+                self.folder = LaneFolder::Broken(wire);
+                return self.shared.refuse_folder(fault);
+            }
+        };
         if let (EntryNames::Refused(why), None) = (&placed.entries, &metadata) {
             // The folder is not made for entries that may not be in it.
             self.shared.state.fail(&placed.path, (*why).to_owned());
@@ -341,6 +348,12 @@ impl LaneWriter {
         if special.kind.is_device() && !self.shared.state.keeper.makes_devices() {
             self.shared.state.note(NO_DEVICES.to_owned());
             self.keep_unwritten(wire);
+            return Ok(());
+        }
+        let target = &special.target;
+        if self.shared.state.placement.reserves_target(target) {
+            let why = format!("cannot make the link: its target {RESERVED}");
+            self.fail_entry(wire, &local, why);
             return Ok(());
         }
         let LaneFolder::Open(folder) = &mut self.folder else {

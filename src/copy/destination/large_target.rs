@@ -19,10 +19,10 @@ use super::{
         left_in_place, mode_in_place, open_existing, plan_in_place,
     },
     part_file::{
-        MIN_KEPT_BYTES, MapWriter, PartNames, PartPromise, SourceVersion, find_promise, has_name,
-        open_map, open_part, read_range,
+        MIN_KEPT_BYTES, MapWriter, PartPromise, SourceVersion, find_promise, has_name, open_map,
+        open_part, read_range,
     },
-    placement::EntryNaming,
+    placement::{EntryNaming, PlaceFault},
     state::{DestinationState, add, errno_text, lock},
 };
 use crate::{
@@ -31,6 +31,7 @@ use crate::{
         path::{EntryName, RelativePath},
         question::ByteRange,
         record::LargeFile,
+        temporary_names::PartNames,
     },
     fd::{close, sync},
 };
@@ -166,7 +167,10 @@ impl LargeTarget {
         let Some((above, name)) = file.path.split_last() else {
             return Err("the place itself is a directory".to_owned());
         };
-        let placed = state.placement.folder(&above)?;
+        let placed = state
+            .placement
+            .folder(&above)
+            .map_err(PlaceFault::into_text)?;
         let name = state.placement.entry_name(&placed.entries, name)?;
         let naming = state.placement.naming(&placed);
         let local = placed.path.join(&name);

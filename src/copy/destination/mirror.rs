@@ -11,21 +11,20 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, fstat, statat, unlinkat},
+    fs::{AtFlags, Dir, FileType, Stat, fstat, statat, unlinkat},
     io::Errno,
 };
 
 use super::{
-    entry::is_temporary_name,
     folders::{look_into, make_writable, open_again, open_child, set_mode},
     lane::broken,
-    part_file::name_of_part,
     state::{DestinationShared, DestinationState, add, errno_text},
     written::id_of,
 };
 use crate::copy::{
     job::CopyError,
     path::{EntryName, RelativePath},
+    temporary_names::{is_random_name, name_of_part},
     written::WrittenEntries,
 };
 
@@ -97,7 +96,10 @@ impl MirroredFolder {
         if wire.is_empty() {
             state.placement.check_contents().map_err(broken)?;
         }
-        let placed = state.placement.folder(wire).map_err(broken)?;
+        let placed = match state.placement.folder(wire) {
+            Ok(placed) => placed,
+            Err(fault) => return shared.refuse_folder(fault),
+        };
         let directory = match look_into(shared, &placed) {
             Ok(Some(directory)) => directory,
             // The folder will be made, or it cannot be.
@@ -122,8 +124,10 @@ impl MirroredFolder {
         let keeps = |name: &[u8]| {
             is_at_source(name) || is_unfinished(directory.as_fd(), name, is_at_source)
         };
-        let others = match names_in(state, directory.as_fd(), |name| !keeps(name)) {
-            Ok(others) => others,
+        let (reserved, others) = match names_in(state, directory.as_fd(), |name| !keeps(name)) {
+            Ok(names) => names
+                .into_iter()
+                .partition::<Vec<_>, _>(|name| state.placement.reserves(name)),
             Err(Errno::CANCELED) => return Err(CopyError::Cancelled),
             Err(errno) => {
                 let why = format!("cannot look for what to remove: {}", errno_text(errno));
@@ -138,6 +142,9 @@ impl MirroredFolder {
             return Ok(());
         }
         let mut deletion = Deletion::new(state);
+        for name in reserved {
+            deletion.sweep(directory.as_fd(), &name);
+        }
         for name in others {
             state.check_running().map_err(|_| CopyError::Cancelled)?;
             deletion.remove_or_report(directory.as_fd(), &name, &local);
@@ -178,7 +185,7 @@ fn is_unfinished(
     is_at_source: impl Fn(&[u8]) -> bool,
 ) -> bool {
     let part_of = name_of_part(name);
-    if part_of.is_none() && !is_temporary_name(name) {
+    if part_of.is_none() && !is_random_name(name) {
         return false;
     }
     let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
@@ -207,6 +214,8 @@ pub(super) struct Deletion<'a> {
 enum Stay {
     /// The filters leave it, or something in it, out of the copy.
     Protected,
+    /// It has an unfinished file of a client of the server in it.
+    Unfinished,
     /// The run has written it, or something in it. The file system takes its name for another one's.
     Written,
     /// The run has removed as many entries as it may.
@@ -338,6 +347,11 @@ impl<'a> Deletion<'a> {
         })?;
         let mut stay = None;
         for name in names {
+            if self.state.placement.reserves(&name) {
+                let stays = !self.sweep(directory.as_fd(), &name);
+                stay = stay.max(stays.then_some(Stay::Unfinished));
+                continue;
+            }
             let Ok(entry) = EntryName::try_from(name.clone()) else {
                 continue;
             };
@@ -349,6 +363,21 @@ impl<'a> Deletion<'a> {
             stay = stay.max(removed.err());
         }
         stay.map_or(Ok(()), Err)
+    }
+
+    /// Removes what a copy to a server has left unfinished, if that is long ago. The client that mirrors is told nothing
+    /// of it: it may be another client's. Returns false if it stays.
+    fn sweep(&self, directory: BorrowedFd<'_>, name: &[u8]) -> bool {
+        let is_stale = |stat: Stat| {
+            let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            !is_directory && is_long_ago(stat.st_ctime, SystemTime::now())
+        };
+        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if is_stale(stat) => {
+                self.state.options.dry_run || unlinkat(directory, name, AtFlags::empty()).is_ok()
+            }
+            result => result.is_err(),
+        }
     }
 
     fn unlink(
@@ -401,6 +430,7 @@ impl<'a> Deletion<'a> {
     fn why(&self, stay: Stay) -> String {
         match stay {
             Stay::Protected => "--exclude protects what is there".to_owned(),
+            Stay::Unfinished => "a copy into it was cut, and may be continued".to_owned(),
             Stay::Written => "the run has written it, or something in it".to_owned(),
             Stay::Limit => self.state.removals.limit_text(),
             Stay::Failed => "not everything in it could be removed".to_owned(),

@@ -36,8 +36,8 @@ use super::{
 use crate::copy::{
     holes::{next_data, zeros},
     metadata::Timestamp,
-    path::{EntryName, MAX_NAME_BYTES},
     question::ByteRange,
+    temporary_names::PartNames,
 };
 
 /// Files of at least this size are kept when they are not complete. To send fewer bytes again takes less time than to
@@ -47,23 +47,8 @@ pub(super) const MIN_KEPT_BYTES: u64 = 4 << 20;
 /// The most unfinished files that the source is told of and that are not continued yet.
 pub(super) const MAX_PROMISES: usize = 4096;
 
-const PART_SUFFIX: &[u8] = b".rdcp-part";
-const MAP_SUFFIX: &[u8] = b".rdcp-map";
-
-/// The bytes that stand for the rest of a name that is too long: a hyphen and 16 hexadecimal digits.
-const HASH_BYTES: usize = 17;
-
 /// How often the temporary file is opened again that another process removes meanwhile.
 const OPEN_TRIES: usize = 8;
-
-/// The temporary names of a file: `.NAME.rdcp-part` and `.NAME.rdcp-map`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PartNames {
-    /// The name of the contents.
-    pub(super) part: Vec<u8>,
-    /// The name of the map.
-    pub(super) map: Vec<u8>,
-}
 
 /// What the source was told that an earlier run has left of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,33 +57,6 @@ pub(super) struct PartPromise {
     inode: u64,
     /// The ranges that are written.
     pub(super) ranges: MappedRanges,
-}
-
-impl PartNames {
-    /// Returns the temporary names of the file `name`. A name that would become too long is cut, and gets a hash.
-    pub(super) fn of(name: &EntryName) -> Self {
-        let name = name.as_bytes();
-        let room = MAX_NAME_BYTES - 1 - PART_SUFFIX.len();
-        let stem = if name.len() <= room {
-            name.to_vec()
-        } else {
-            let hash = format!("-{:016x}", XxHash3_64::oneshot(name));
-            [&name[..room - HASH_BYTES], hash.as_bytes()].concat()
-        };
-        let with = |suffix: &[u8]| [b".", &stem[..], suffix].concat();
-        Self {
-            part: with(PART_SUFFIX),
-            map: with(MAP_SUFFIX),
-        }
-    }
-}
-
-/// Returns the name of the file that a name of [`PartNames`] belongs to, as far as it was not cut; none for other
-/// names.
-pub(super) fn name_of_part(name: &[u8]) -> Option<&[u8]> {
-    let stem = name.strip_prefix(b".")?;
-    stem.strip_suffix(PART_SUFFIX)
-        .or_else(|| stem.strip_suffix(MAP_SUFFIX))
 }
 
 /// Opens the temporary file of a file, and locks it against other copies.
@@ -441,25 +399,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn temporary_names_are_short_enough_and_known() {
-        for length in [1, 243, 244, 245, 255] {
-            let name = vec![b'n'; length].try_into().unwrap();
-            let names = PartNames::of(&name);
-            assert!(names.part.len() <= MAX_NAME_BYTES);
-            assert!(name_of_part(&names.part).is_some() && name_of_part(&names.map).is_some());
-        }
-        let names = PartNames::of(&b"a.rdcp-map".to_vec().try_into().unwrap());
-        assert_eq!(name_of_part(&names.part), Some(&b"a.rdcp-map"[..]));
-        assert_eq!(name_of_part(b"a.rdcp-part"), None);
-        let long = |last| {
-            let mut name = vec![b'n'; 254];
-            name.push(last);
-            PartNames::of(&name.try_into().unwrap())
-        };
-        assert_ne!(long(b'a'), long(b'b'));
-    }
 
     #[test]
     fn a_second_copy_and_planted_files_are_refused() {

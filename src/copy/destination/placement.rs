@@ -14,10 +14,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::{part_file::name_of_part, state::errno_text};
+use super::state::errno_text;
 use crate::copy::{
     order::CopyOptions,
     path::{BaseDirectory, CopiedSources, EntryName, RelativePath},
+    temporary_names::{RESERVED, has_reserved, is_reserved, name_of_part},
 };
 
 /// The place that receives a copy: an open directory, and what becomes of the first name of each path.
@@ -33,6 +34,8 @@ pub(super) struct Placement {
     shown_root: Vec<u8>,
     top: TopName,
     sources: CopiedSources,
+    /// True if the names of unfinished files are kept from the source, because a client of a server sends them.
+    is_served: bool,
     /// The name of the only source that the place receives, unless it keeps the names of the sources.
     only_source: OnceLock<Vec<u8>>,
 }
@@ -59,6 +62,25 @@ pub(super) struct PlacedFolder {
     pub(super) path: RelativePath,
     /// The names of the entries in it.
     pub(super) entries: EntryNames,
+}
+
+/// The reason why the folder at a wire path has no place.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PlaceFault {
+    /// The source breaks the protocol.
+    Broken(String),
+    /// This local path, in which the folder is, has a name that is kept from the clients of a server.
+    Reserved(RelativePath),
+}
+
+impl PlaceFault {
+    /// Returns the reason for the user.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Broken(why) => why,
+            Self::Reserved(_) => format!("its directory {RESERVED}"),
+        }
+    }
 }
 
 /// The local names of the entries of a folder.
@@ -190,6 +212,7 @@ impl Placement {
     ) -> Self {
         Self {
             is_served_itself: base.is_root(&root),
+            is_served: base.is_confined(),
             root,
             shown_root,
             top,
@@ -209,6 +232,16 @@ impl Placement {
         self.is_served_itself && local.is_empty()
     }
 
+    /// Returns true if the entry `name` is kept from the source, as an unfinished file of any client.
+    pub(super) fn reserves(&self, name: &[u8]) -> bool {
+        self.is_served && is_reserved(name)
+    }
+
+    /// Returns true if a symbolic link with this target would lead to what is kept from the source.
+    pub(super) fn reserves_target(&self, target: &[u8]) -> bool {
+        self.is_served && has_reserved(target)
+    }
+
     /// Checks that the contents of a directory may go straight into the place.
     ///
     /// # Errors
@@ -225,12 +258,9 @@ impl Placement {
     ///
     /// # Errors
     ///
-    /// Fails if the path belongs to a second source, and the place receives one only.
-    pub(super) fn folder(&self, path: &RelativePath) -> Result<PlacedFolder, String> {
-        let own = |path| PlacedFolder {
-            path,
-            entries: EntryNames::Own,
-        };
+    /// Fails if the path belongs to a second source, and the place receives one only, or if a name in it is kept from
+    /// the source.
+    pub(super) fn folder(&self, path: &RelativePath) -> Result<PlacedFolder, PlaceFault> {
         let Some(first) = path.names().next() else {
             return Ok(self.place_itself());
         };
@@ -242,11 +272,17 @@ impl Placement {
                 self.base().join_path(path)
             }
             TopName::Replaced { .. } | TopName::Dropped => {
-                self.check_source(first)?;
+                self.check_source(first).map_err(PlaceFault::Broken)?;
                 self.base().join_path(&path.without_first())
             }
         };
-        Ok(own(path))
+        if let Some(above) = path.names().position(|name| self.reserves(name)) {
+            return Err(PlaceFault::Reserved(path.first_names(above + 1)));
+        }
+        Ok(PlacedFolder {
+            path,
+            entries: EntryNames::Own,
+        })
     }
 
     /// Returns the local folder and the local name of the entry at a wire path.
@@ -259,7 +295,7 @@ impl Placement {
         let Some((parent, name)) = path.split_last() else {
             return Err("the place itself is a directory".to_owned());
         };
-        let folder = self.folder(&parent)?;
+        let folder = self.folder(&parent).map_err(PlaceFault::into_text)?;
         let name = self.entry_name(&folder.entries, name)?;
         Ok((folder.path, name))
     }
@@ -270,7 +306,7 @@ impl Placement {
     ///
     /// Fails if the entry is a second source where the place receives one only, if it may not be written, or if its
     /// name is one of those that unfinished files have: it would be taken for a part of another file, and removed with
-    /// it.
+    /// it, or it is that of another client.
     pub(super) fn entry_name(
         &self,
         entries: &EntryNames,
@@ -284,7 +320,7 @@ impl Placement {
             }
             EntryNames::Refused(why) => return Err((*why).to_owned()),
         };
-        if name_of_part(local.as_bytes()).is_some() {
+        if name_of_part(local.as_bytes()).is_some() || self.reserves(local.as_bytes()) {
             let shown = String::from_utf8_lossy(local.as_bytes()).into_owned();
             return Err(format!(
                 "{shown} has a name that rdcp gives to unfinished files: finish that copy with --resume, remove it, or \

@@ -18,9 +18,10 @@ use super::{
     entry::TemporaryName,
     folders::FolderTable,
     hard_links::{HardLinkSpool, SpooledLink},
+    lane::broken,
     large::LargeTable,
     large_target::LargeTarget,
-    placement::Placement,
+    placement::{PlaceFault, Placement},
     written::WrittenGuard,
 };
 use crate::copy::{
@@ -28,6 +29,7 @@ use crate::copy::{
     order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy, NameFilter},
     path::RelativePath,
     record::LargeFile,
+    temporary_names::RESERVED,
 };
 
 /// The most different notes of one copy: far more than one of honest hosts has.
@@ -365,6 +367,22 @@ impl DestinationShared {
     ) -> Result<(), String> {
         let links = &self.links;
         links.make(&self.state, &self.folders, temporary, link)
+    }
+
+    /// Reports once that a folder has no place, because a name in its path is kept from the clients of a server.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the source breaks the protocol.
+    pub(super) fn refuse_folder(&self, fault: PlaceFault) -> Result<(), CopyError> {
+        match fault {
+            PlaceFault::Broken(why) => Err(broken(why)),
+            PlaceFault::Reserved(local) => {
+                let why = format!("{RESERVED}: rename it");
+                self.folders.fail(&self.state, &local, &why);
+                Ok(())
+            }
+        }
     }
 
     /// Returns true if a local path may be written, which a copy of a server claims. If another copy writes the target

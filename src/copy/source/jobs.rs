@@ -114,6 +114,11 @@ impl WalkOutlet {
         self.shared.tally.fail(path, why);
     }
 
+    /// Reports a note, once for each text.
+    pub(crate) fn note(&self, text: &str) {
+        self.shared.tally.note(text);
+    }
+
     /// Returns true if the run has ended.
     pub(crate) fn is_stopped(&self) -> bool {
         self.shared.board.is_closed()

@@ -31,6 +31,9 @@ use crate::copy::{
 /// The bytes for one call of getdents64(2): some hundred entries.
 const LIST_BYTES: usize = 64 << 10;
 
+/// The note for the user if the directory of a server has what other copies have left unfinished.
+const UNFINISHED: &str = "unfinished files of other copies were left out";
+
 /// Walks through operands, on a thread that may block.
 pub(crate) struct Walker {
     base: BaseDirectory,
@@ -353,6 +356,10 @@ impl Walker {
         waiting: &mut Vec<WaitingFolder>,
         found: &mut FoundEntries,
     ) -> Result<(), WalkStopped> {
+        if self.base.reserves(name.to_bytes()) {
+            self.outlet.note(UNFINISHED);
+            return Ok(());
+        }
         if self.options.delete {
             keep_name(&mut found.names, name);
             self.outlet.full_names(&folder.path, &mut found.names)?;

@@ -160,7 +160,7 @@ fn clients_beyond_the_places_wait_for_their_turn() {
         .alice(&["--bwlimit", "3M", "%file", "@first"])
         .start();
     eventually("a copy that runs", || {
-        served.root(".first.rdcp-part").exists().then_some(())
+        served.temporary("first", ".rdcp-part")
     });
     let second = served.client("bob", &["%file", "@second"]).start();
     second.said("that it waits", |text| {

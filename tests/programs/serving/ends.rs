@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::{Served, serve};
 use crate::{
     copies::trees,
-    support::programs::{eventually, hosts::Outcome, is_ignored, skip},
+    support::programs::{hosts::Outcome, is_ignored, skip},
 };
 
 /// The bytes of the header of a map (`src/copy/destination/part_file.rs`).
@@ -21,11 +21,7 @@ fn slow_copy(served: &Served, name: &str) -> crate::support::programs::Running {
     let there = format!("@{name}");
     let copy = served.alice(&["--bwlimit", "5M", "%file", &there]).start();
     // A map that is longer than its header has a range, so that a second run can continue.
-    let map = served.root(&format!(".{name}.rdcp-map"));
-    eventually("a copy that runs", || {
-        let length = fs::metadata(&map).map_or(0, |metadata| metadata.len());
-        (length > MAP_HEADER_BYTES).then_some(())
-    });
+    served.unfinished(name, MAP_HEADER_BYTES);
     copy
 }
 

@@ -3,6 +3,7 @@
 mod copies;
 mod ends;
 mod strangers;
+mod unfinished;
 
 use std::{
     fs::{self, OpenOptions},
@@ -13,7 +14,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::programs::{Running, Setup, program};
+use crate::support::programs::{Running, Setup, eventually, program};
 
 /// A running `rdcp --serve`, with a directory for what it serves and another one for what its clients have.
 pub(crate) struct Served {
@@ -55,6 +56,29 @@ impl Served {
     /// Returns a path of the directory that is served.
     pub(crate) fn root(&self, name: &str) -> PathBuf {
         self.place.path().join("root").join(name)
+    }
+
+    /// Returns the path of a file that a copy to a path of the server is writing, if its name ends so.
+    pub(crate) fn temporary(&self, path: &str, suffix: &str) -> Option<PathBuf> {
+        let target = self.root(path);
+        let stem = format!(".{}.", target.file_name()?.display());
+        let entries = fs::read_dir(target.parent()?).ok()?;
+        let mut paths = entries.flatten().map(|entry| entry.path());
+        paths.find(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(&stem) && name.ends_with(suffix)
+        })
+    }
+
+    /// Waits until a copy to a path of the server can be continued: until the map has more than `map_bytes`. Returns
+    /// the temporary file and the map.
+    #[track_caller]
+    pub(crate) fn unfinished(&self, path: &str, map_bytes: u64) -> [PathBuf; 2] {
+        eventually("a copy that can be continued", || {
+            let map = self.temporary(path, ".rdcp-map")?;
+            let is_long = fs::metadata(&map).is_ok_and(|map| map.len() > map_bytes);
+            is_long.then_some([self.temporary(path, ".rdcp-part")?, map])
+        })
     }
 
     /// Returns a path of the clients.

@@ -208,7 +208,7 @@ fn a_client_that_stalls_holds_up_no_other() {
         .alice(&["--bwlimit", "1M", "%file", "@stalled"])
         .start();
     eventually("a copy that runs", || {
-        served.root(".stalled.rdcp-part").exists().then_some(())
+        served.temporary("stalled", ".rdcp-part")
     });
     stalled.signal(Signal::STOP);
     for number in ["1", "2", "3"] {

@@ -703,3 +703,140 @@ async fn a_hole_is_digested_only_while_its_client_lives() {
         third.assert_whole();
     }
 }
+
+#[tokio::test]
+async fn what_is_unfinished_is_kept_from_every_record_and_question() {
+    let (taken, small) = (".big.rdcp-part", ".rdcp-0123abcd");
+    for reserved in [taken, ".BIG.rdcp-MAP", small, ".x.rdpipe-0123abcd"] {
+        let server = Server::new();
+        fs::write(server.at(reserved), "of another").unwrap();
+        let inside = format!("{reserved}/inner");
+        let linked = |text: &str, target: &str| {
+            let (name, target) = (name(text), path(target));
+            Step::Record(0, LaneRecord::HardLink { name, target }, Vec::new())
+        };
+        let options = CopyOptions {
+            remove_source_files: true,
+            resume: true,
+            ..archive()
+        };
+        let steps = vec![
+            ask("", &[(reserved, 3, 0)]),
+            ask(reserved, &[("x", 3, 0)]),
+            ask(&inside, &[("x", 3, 0)]),
+            place(),
+            file(reserved, "x"),
+            link_to(reserved, "x"),
+            link_to("link", &format!("./{reserved}/x")),
+            linked("hard", ".another.rdcp-part"),
+            linked(reserved, "free"),
+            large(1, 1, reserved, 3),
+            part(1, 1, 0, b"abc"),
+            large_end(1, 1, Some(3)),
+            large(1, 2, &inside, 3),
+            part(1, 2, 0, b"abc"),
+            large_end(1, 2, Some(3)),
+            folder(reserved, 0o755),
+            file("in", "x"),
+            folder(&inside, 0o755),
+            file("deep", "x"),
+            place(),
+            file("free", "x"),
+        ];
+        let end = server.copy("bob", "/", &options, steps).await;
+        assert!(end.failure.is_none(), "{:?}", end.failure);
+        assert_eq!(end.kinds()[1..], [AnswerKind::Leave, AnswerKind::Leave]);
+        let why = end.failures();
+        assert!(
+            why.iter().all(|(_, why)| why.contains("unfinished")),
+            "{why:?}"
+        );
+        assert_eq!((end.report.files, end.report.failed), (1, 8), "{why:?}");
+        let told = |text: &str| {
+            end.answers
+                .contains(&FromDestination::NotWritten(path(text)))
+        };
+        for entry in [
+            reserved,
+            "link",
+            "hard",
+            &inside,
+            &format!("{reserved}/in"),
+            &format!("{inside}/deep"),
+        ] {
+            assert!(told(entry), "{entry}");
+        }
+        assert_eq!(fs::read(server.at(reserved)).unwrap(), b"of another");
+        assert_eq!(names_in(&server.at("")), {
+            let mut names = [reserved, "free"];
+            names.sort_unstable();
+            names
+        });
+        for typed in [
+            reserved,
+            &inside,
+            &format!("/x/../{reserved}"),
+            &format!("{reserved}/"),
+        ] {
+            let base = &server.base;
+            let prepared =
+                DestinationEngine::prepare(base, typed.as_bytes(), CopiedSources::One, parents());
+            let why = prepared
+                .err()
+                .unwrap_or_else(|| panic!("{typed} was accepted"));
+            assert!(
+                why.contains("unfinished") || why.contains("`..`"),
+                "{typed}: {why}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_leaves_what_is_unfinished_and_sweeps_what_is_old() {
+    let server = Server::new();
+    let fresh = [
+        "top/.a.rdcp-part",
+        "top/old/.b.rdcp-map",
+        "top/old/.rdcp-0123abcd",
+    ];
+    fs::create_dir_all(server.at("top/old")).unwrap();
+    fs::create_dir_all(server.at("top/.c.rdcp-part")).unwrap();
+    for name in fresh {
+        fs::write(server.at(name), "of another").unwrap();
+    }
+    fs::write(server.at("top/old/file"), "x").unwrap();
+    let options = CopyOptions {
+        delete: true,
+        list: true,
+        max_delete: Some(9),
+        ..archive()
+    };
+    let names = || {
+        Step::Say(FromSource::Names {
+            folder: path("top"),
+            names: vec![name("kept")],
+            last: true,
+        })
+    };
+    for dry_run in [true, false] {
+        let options = CopyOptions {
+            dry_run,
+            ..options.clone()
+        };
+        let end = server.copy("bob", "/", &options, vec![names()]).await;
+        end.assert_whole();
+        assert_eq!(end.report.removed, 1);
+        let told = format!("{:?}", end.messages);
+        assert!(!told.contains("rdcp-"), "{told}");
+    }
+    assert!(fresh.iter().all(|name| server.at(name).exists()));
+    assert_eq!(
+        names_in(&server.at("top/old")),
+        [".b.rdcp-map", ".rdcp-0123abcd"]
+    );
+    let steps = vec![folder("top", 0o755), file("old", "x")];
+    let end = server.copy("bob", "/", &options, steps).await;
+    let why = "cannot replace a directory: a copy into it was cut, and may be continued";
+    assert_eq!(end.failures(), [("/top/old".to_owned(), why.to_owned())]);
+}

@@ -38,7 +38,7 @@ const NAMES: [&[u8]; 13] = [
     b"sp ace",
     b"new\nline",
     b"\xff\xfe",
-    b".rdcp-0123abcd",
+    b".rdcp-0123abcg",
     b".a.rdcp-par",
     b"*",
 ];
