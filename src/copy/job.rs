@@ -6,7 +6,7 @@ use std::{io, sync::Arc};
 use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
-    destination::{CopyClaims, DestinationEngine},
+    destination::{DestinationEngine, ServedDestination},
     order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy},
     path::BaseDirectory,
     source::SourceEngine,
@@ -103,15 +103,14 @@ impl Job for CopyJob {
 
 impl CopyJob {
     /// Checks the order of a copy and starts its engine. The paths of the order are relative to `base`; `~/` means the
-    /// home directory only if paths may lead anywhere. A destination writes nothing that is claimed by another copy of
-    /// the server that `claims` belong to.
+    /// home directory only if paths may lead anywhere. `served` is what a server decides of a destination.
     ///
     /// # Errors
     ///
     /// Fails with a sentence for the user.
     pub(crate) fn prepare_in(
         base: &BaseDirectory,
-        claims: Option<CopyClaims>,
+        served: Option<ServedDestination>,
         context: &JobContext,
         order: &Payload,
         edges: &OrderedEdges,
@@ -138,7 +137,7 @@ impl CopyJob {
             return Err("the order's lanes are not different edges".to_owned());
         }
         let threads = context.threads.clone();
-        let engine = CopyEngine::prepare(base, claims, role, options, threads)?;
+        let engine = CopyEngine::prepare(base, served, role, options, threads)?;
         Ok(Self {
             context: context.clone(),
             control,
@@ -180,7 +179,7 @@ impl CopyJob {
 impl CopyEngine {
     fn prepare(
         base: &BaseDirectory,
-        claims: Option<CopyClaims>,
+        served: Option<ServedDestination>,
         role: CopyRole,
         options: CopyOptions,
         threads: TaskTrackerToken,
@@ -206,8 +205,11 @@ impl CopyEngine {
                 let path = resolved(path);
                 let engine = DestinationEngine::prepare(base, &path, sources, options)?;
                 let mut engine = engine.with_part(part);
-                if let Some(claims) = claims {
-                    engine = engine.with_claims(claims);
+                if let Some(served) = served {
+                    engine = engine.with_claims(served.claims);
+                    if served.is_privileged {
+                        engine = engine.with_all_rights();
+                    }
                 }
                 Ok(Self::Destination(Box::new(engine)))
             }

@@ -94,10 +94,47 @@ pub(crate) struct CopyOptions {
     pub(crate) digest: Option<DigestKind>,
     /// `--bwlimit`: the most bytes per second of all lanes together.
     pub(crate) bytes_per_second: Option<u64>,
+    /// True if the destination keeps nothing that lends rights on its host ([`KeptRights::Owners`]): the source is a
+    /// server, and `--privileged` was not given. A server decides for itself what it keeps of its clients.
+    pub(crate) drops_lent_rights: bool,
     /// `-j`: the user has chosen the number of lanes. They share large files then, also on a machine of few processors.
     pub(crate) chosen_lanes: bool,
     /// `--exclude` and `--include`, in the order of the command line. The last one that matches decides.
     pub(crate) filters: Vec<FilterRule>,
+}
+
+/// What a destination keeps of the metadata that give rights on its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptRights {
+    /// Keeps all that its process may set. For copies over ssh, which a user of both hosts has started, and for
+    /// `--privileged`.
+    All,
+    /// Keeps owners and ACLs, which give rights to the entries themselves. Keeps nothing that lends the rights of a user
+    /// or of the system: set-user-ID bits, set-group-ID bits of files, devices, attributes other than ACLs and those of
+    /// the namespace `user`. For what a server sends: any of its clients may have put it there.
+    Owners,
+    /// Keeps permission bits, and gives all entries to the user of the process. For a server that writes what its
+    /// clients send.
+    Permissions,
+}
+
+impl KeptRights {
+    /// Returns true for an extended attribute that is kept.
+    pub(crate) fn keep_attribute(self, name: &[u8]) -> bool {
+        match self {
+            Self::All => true,
+            Self::Owners => name.starts_with(b"user.") || name.starts_with(b"system."),
+            Self::Permissions => name.starts_with(b"user."),
+        }
+    }
+
+    /// Returns the reason for the user why something is not kept.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::All | Self::Owners => "from a server, rdcp keeps them with --privileged only",
+            Self::Permissions => "a server keeps them with --privileged only",
+        }
+    }
 }
 
 /// What happens to a file that the destination has already.

@@ -45,6 +45,11 @@ pub(crate) struct RdcpArgs {
     #[arg(short = 'j', long, value_name = "N", value_parser = lanes)]
     pub(crate) lanes: Option<u8>,
 
+    /// Keep what gives rights on the host that writes: set-user-ID and set-group-ID bits, devices and system attributes
+    /// from HOST:PORT; with --serve those of clients, with their owners and ACLs
+    #[arg(long)]
+    pub(crate) privileged: bool,
+
     /// fsync output files before reporting success: each before it gets its final name
     #[arg(long)]
     pub(crate) fsync: bool,
@@ -241,6 +246,7 @@ impl RdcpArgs {
                 DigestChoice::Sha256 => DigestKind::Sha256,
             }),
             bytes_per_second: self.bwlimit,
+            drops_lent_rights: false,
             filters: copy.filters.clone(),
         }
     }

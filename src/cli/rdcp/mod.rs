@@ -26,7 +26,7 @@ use super::{
 use crate::{
     Key,
     copy::{
-        order::RunPart,
+        order::{CopyOptions, RunPart},
         path::{CopiedSources, top_name},
         supervised::CopyPlan,
     },
@@ -172,6 +172,9 @@ fn copies(
         place: to,
         path: into,
     } = destination;
+    if args.privileged {
+        check_privileged(sources.iter().any(|source| is_server(&source.place)), &to)?;
+    }
     let merges = may_merge(sources.iter().map(|source| &source.path[..]));
     let mut plans: Vec<CopyPlan> = Vec::new();
     for HostPath { place, path } in sources {
@@ -192,6 +195,10 @@ fn copies(
                 last.paths.push(path);
             }
             _ => plans.push(CopyPlan {
+                options: CopyOptions {
+                    drops_lent_rights: is_server(&place) && !args.privileged,
+                    ..options.clone()
+                },
                 from: place,
                 paths: vec![path],
                 to: to.clone(),
@@ -199,7 +206,6 @@ fn copies(
                 sources: copied,
                 part: RunPart::default(),
                 lanes: args.lanes(),
-                options: options.clone(),
             }),
         }
     }
@@ -219,6 +225,23 @@ fn copies(
         };
     }
     Ok(Transfer::Copies(plans))
+}
+
+/// Checks that `--privileged` means something: files come from a server.
+///
+/// # Errors
+///
+/// A sentence for the user.
+fn check_privileged(comes_from_server: bool, to: &StageHost) -> Result<(), String> {
+    if comes_from_server {
+        return Ok(());
+    }
+    let why = if is_server(to) {
+        "a server decides itself what it keeps, with --privileged on its own command line"
+    } else {
+        "--privileged is for files from HOST:PORT:PATH; over ssh, -a keeps all that it may set"
+    };
+    Err(why.to_owned())
 }
 
 /// Returns true if two sources may have entries that get one name: their own names are equal but for the case, or the
@@ -314,6 +337,7 @@ fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
         (copy.remove_source_files, "--remove-source-files"),
         (args.bwlimit.is_some(), "--bwlimit"),
         (args.lanes.is_some(), "--lanes"),
+        (args.privileged, "--privileged"),
         (args.report.json, "--json"),
     ];
     given

@@ -17,7 +17,7 @@ use super::{
     attributes::EntryHandle,
     entry::make_room,
     folders::look_into,
-    lane::{NO_DEVICES, broken},
+    lane::broken,
     part_file::{MIN_KEPT_BYTES, SourceVersion, find_promise, read_range},
     placement::{EntryNaming, PlacedFolder},
     state::{DestinationShared, DestinationState, add, errno_text},
@@ -245,7 +245,7 @@ impl AskedFolder {
             }
         };
         if entry.kind.is_device() && !state.keeper.makes_devices() {
-            state.note(NO_DEVICES.to_owned());
+            state.note_devices();
             return false;
         }
         let Ok(Some(directory)) = &self.directory else {
@@ -406,11 +406,15 @@ impl KeptEntry<'_> {
         let own = CString::new(self.name.as_bytes()).map_err(|_| Errno::INVAL);
         let own = own.and_then(|name| attributes_at(self.directory, &name));
         let own = own.unwrap_or_default();
+        let kept = || {
+            let kept = own.iter().filter(|(name, _)| state.keeper.keeps(name));
+            kept.cloned().collect()
+        };
         let metadata = Metadata {
             mode: asked.mode,
             uid: owners.user(asked.uid),
             gid: owners.group(asked.gid),
-            attributes: asked.attributes.clone().unwrap_or_else(|| own.clone()),
+            attributes: asked.attributes.clone().unwrap_or_else(kept),
             ..Metadata::default()
         };
         let plan = state

@@ -4,8 +4,8 @@ use std::{ffi::CString, os::fd::BorrowedFd, sync::OnceLock};
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Gid, Mode, Stat, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod,
-        fchown, fremovexattr, fsetxattr, fstat, futimens, getxattr, removexattr, setxattr,
+        AtFlags, CWD, FileType, Gid, Mode, Stat, Timestamps, Uid, XattrFlags, chmodat, chownat,
+        fchmod, fchown, fremovexattr, fsetxattr, fstat, futimens, getxattr, removexattr, setxattr,
         utimensat,
     },
     io::Errno,
@@ -22,8 +22,11 @@ use super::{
     stored_times::{is_access_clamped, is_clamped, may_be_out_of_range, timespec},
 };
 use crate::{
-    copy::metadata::{
-        Attribute, Metadata, Timestamp, accessed, attributes_of, attributes_of_place, modified,
+    copy::{
+        metadata::{
+            Attribute, Metadata, Timestamp, accessed, attributes_of, attributes_of_place, modified,
+        },
+        order::KeptRights,
     },
     fd::umask,
 };
@@ -58,6 +61,7 @@ pub(super) struct MetadataKeeper {
     archive: bool,
     /// True if a server writes for its clients, who have not its rights.
     is_served: bool,
+    rights: KeptRights,
     umask: u32,
     uid: u32,
     groups: Vec<u32>,
@@ -70,6 +74,7 @@ pub(super) struct MetadataKeeper {
 pub(super) struct FreshEntry {
     uid: u32,
     gid: u32,
+    is_directory: bool,
     /// The default ACL of the folder, which new entries inherit.
     acl: Option<InheritedAcl>,
 }
@@ -111,6 +116,7 @@ impl FreshEntry {
         Self {
             uid: stat.st_uid,
             gid: stat.st_gid,
+            is_directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
             acl,
         }
     }
@@ -138,15 +144,14 @@ impl MetadataPlan {
 }
 
 impl MetadataKeeper {
-    /// Returns what the rights of this process allow. For the clients of a server (`is_served`), nothing is kept that
-    /// lends the rights of a user or of the system: set-user-ID and set-group-ID bits, devices, and the attributes that
-    /// only root can set.
-    pub(super) fn of_process(archive: bool, is_served: bool) -> Self {
+    /// Returns what `rights` and the rights of this process allow. `is_served` says that a server writes for its clients.
+    pub(super) fn of_process(archive: bool, is_served: bool, rights: KeptRights) -> Self {
         let groups = getgroups().unwrap_or_default().into_iter();
         let groups = groups.chain([getegid()]).map(Gid::as_raw).collect();
         Self {
             archive,
             is_served,
+            rights,
             umask: umask().as_raw_mode(),
             uid: geteuid().as_raw(),
             groups,
@@ -166,7 +171,22 @@ impl MetadataKeeper {
 
     /// Returns true if device nodes are made.
     pub(super) fn makes_devices(&self) -> bool {
-        !self.is_served
+        self.rights == KeptRights::All
+    }
+
+    /// Returns true for an extended attribute that is kept.
+    pub(super) fn keeps(&self, attribute: &[u8]) -> bool {
+        self.rights.keep_attribute(attribute)
+    }
+
+    /// Returns the note for the user that something of this kind was not kept.
+    pub(super) fn not_kept(&self, kind: &str) -> String {
+        format!("{kind} were not kept: {}", self.rights.reason())
+    }
+
+    /// Returns true if the owner keeps all rights on directories: a server must be able to use them for every client.
+    pub(super) fn keeps_directories_usable(&self) -> bool {
+        self.rights == KeptRights::Permissions
     }
 
     /// Returns true if this process may do everything.
@@ -210,8 +230,9 @@ impl MetadataKeeper {
         note: &dyn Fn(String),
     ) -> MetadataPlan {
         let mut plan = if self.archive {
-            let mode = self.kept_mode(metadata.mode, note);
-            let mut plan = self.with_owner(mode, (metadata.uid, metadata.gid), fresh, note);
+            let mode = self.kept_mode(metadata, fresh.is_directory, note);
+            let owner = self.kept_owner(metadata, fresh, note);
+            let mut plan = self.with_owner(mode, owner, fresh, note);
             plan.times = Some((metadata.accessed, metadata.modified));
             plan
         } else if let Some(replaced) = replaced {
@@ -286,7 +307,7 @@ impl MetadataKeeper {
     ) -> Option<MetadataPlan> {
         let mut plan = self.plan_for_existing(metadata, found, note);
         let old_mode = found.st_mode & MODE_BITS;
-        let has_differences = have_differences(own, &metadata.attributes, !self.is_served);
+        let has_differences = have_differences(own, &metadata.attributes, self.rights);
         if plan.owner == (None, None) && plan.mode == Some(old_mode) && !has_differences {
             return None;
         }
@@ -298,19 +319,60 @@ impl MetadataKeeper {
 
     /// Returns true for an attribute of a file that the file which replaces it gets.
     pub(super) fn keeps_of_replaced(&self, name: &[u8]) -> bool {
-        is_of_replaced(name, !self.is_served)
+        is_of_replaced(name, self.rights_of_replaced())
     }
 
-    /// Returns a mode without the bits that are never kept.
-    fn kept_mode(&self, mut mode: u32, note: &dyn Fn(String)) -> u32 {
-        let lent = [(SET_USER, "set-user-ID"), (SET_GROUP, "set-group-ID")];
-        for (bit, name) in lent {
-            if self.is_served && mode & bit != 0 {
+    /// Returns what is kept of a file that is replaced: this host has given it its ACL.
+    fn rights_of_replaced(&self) -> KeptRights {
+        match self.rights {
+            KeptRights::All => KeptRights::All,
+            KeptRights::Owners | KeptRights::Permissions => KeptRights::Owners,
+        }
+    }
+
+    /// Returns the mode of an entry of the source without the bits that are not kept. The set-group-ID bit of a
+    /// directory lends no rights: it decides on the group of new entries, as the side does that decides on owners.
+    fn kept_mode(&self, metadata: &Metadata, is_directory: bool, note: &dyn Fn(String)) -> u32 {
+        let mut mode = metadata.mode;
+        let lent = match self.rights {
+            KeptRights::All => return mode,
+            KeptRights::Owners if is_directory => SET_USER,
+            KeptRights::Owners | KeptRights::Permissions => SET_USER | SET_GROUP,
+        };
+        for (bit, name) in [
+            (SET_USER, "set-user-ID bits"),
+            (SET_GROUP, "set-group-ID bits"),
+        ] {
+            if mode & lent & bit != 0 {
                 mode &= !bit;
-                note(format!("{name} bits were not kept: a server keeps none"));
+                note(self.not_kept(name));
             }
         }
-        mode
+        let attributes = &mut metadata.attributes.iter();
+        let acl = attributes.find(|(name, _)| name == ACCESS_ACL && !self.keeps(name));
+        match acl.and_then(|(_, value)| AclRights::parse(value)) {
+            Some(rights) => mode & (!0o070 | rights.group_bits()),
+            None => mode,
+        }
+    }
+
+    /// Returns the owner and the group that an entry of the source gets: what is not kept is as the system gives it.
+    fn kept_owner(
+        &self,
+        metadata: &Metadata,
+        fresh: &FreshEntry,
+        note: &dyn Fn(String),
+    ) -> (u32, u32) {
+        if self.rights != KeptRights::Permissions {
+            return (metadata.uid, metadata.gid);
+        }
+        if metadata.uid != fresh.uid {
+            note(self.not_kept("owners"));
+        }
+        if metadata.gid != fresh.gid {
+            note(self.not_kept("groups"));
+        }
+        (fresh.uid, fresh.gid)
     }
 
     /// Returns a plan for the mode and the owner, as far as this process may set them.
@@ -417,16 +479,20 @@ impl MetadataKeeper {
         attributes: &[Attribute],
         note: &dyn Fn(String),
     ) -> bool {
-        let keeps_privileged = !self.is_served;
+        let rights = if plan.replaced.is_some() {
+            self.rights_of_replaced()
+        } else {
+            self.rights
+        };
         if plan.is_exact {
-            remove_other_attributes(entry, attributes, keeps_privileged, note);
+            remove_other_attributes(entry, attributes, rights, note);
         }
         let has_others = attributes.iter().any(|(name, _)| !is_acl(name));
         if let Some(mode) = plan.unlocked_mode.filter(|_| has_others && !self.is_root()) {
             // The mode is set last. A failure shows when the attributes are set.
             let _ = entry.change_mode(mode);
         }
-        set_attributes(entry, attributes, keeps_privileged, note)
+        set_attributes(entry, attributes, rights, note)
     }
 
     /// Reports that the directory which a server serves keeps its own metadata, if the source's has others.
@@ -437,8 +503,7 @@ impl MetadataKeeper {
         }
     }
 
-    /// Gives a folder all its metadata, when everything in it is written. `stat` is what the folder has now. A folder of
-    /// a server keeps all rights of its owner: the server must be able to use it for every client.
+    /// Gives a folder all its metadata, when everything in it is written. `stat` is what the folder has now.
     pub(super) fn apply_to_folder(
         &self,
         folder: BorrowedFd<'_>,
@@ -447,10 +512,13 @@ impl MetadataKeeper {
         note: &dyn Fn(String),
     ) {
         let mut plan = self.plan_for_existing(metadata, stat, note);
-        let without_owner = plan.mode.filter(|mode| mode & OWNER_BITS != OWNER_BITS);
-        if let Some(mode) = without_owner.filter(|_| self.is_served) {
-            note("a server keeps the rights of the owner on its directories".to_owned());
-            plan.mode = Some(mode | OWNER_BITS);
+        if self.keeps_directories_usable() {
+            let mode = plan.mode.unwrap_or_default();
+            if mode & OWNER_BITS != OWNER_BITS {
+                note(self.not_kept("modes of directories that their owner cannot use"));
+            }
+            // With the groups, the server decides on the bit that passes them on.
+            plan.mode = Some(mode | OWNER_BITS | stat.st_mode & SET_GROUP);
         }
         let keeps_mode = plan.mode == Some(stat.st_mode & MODE_BITS)
             && plan.owner == (None, None)

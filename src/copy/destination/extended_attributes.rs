@@ -5,27 +5,27 @@ use std::ffi::CString;
 use rustix::io::Errno;
 
 use super::{attributes::EntryHandle, state::errno_text};
-use crate::copy::metadata::Attribute;
+use crate::copy::{metadata::Attribute, order::KeptRights};
 
 /// The beginning of the names of ACLs.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
-/// Sets the extended attributes of an entry. `note` receives what cannot be kept. Those that give rights beyond the
-/// files themselves are kept only if `keeps_privileged` is true. ACLs are set last: they may deny the owner to write.
+/// Sets the extended attributes of an entry, as far as `rights` keeps them. `note` receives what cannot be kept. ACLs are
+/// set last: they may deny the owner to write.
 ///
 /// Returns false if the ACL of the entry is not kept.
 pub(super) fn set_attributes(
     entry: EntryHandle<'_>,
     attributes: &[Attribute],
-    keeps_privileged: bool,
+    rights: KeptRights,
     note: &dyn Fn(String),
 ) -> bool {
     let (acls, others): (Vec<_>, Vec<_>) = attributes.iter().partition(|(name, _)| is_acl(name));
     let mut keeps_acl = true;
     for (name, value) in others.into_iter().chain(acls) {
         let kind = kind_of_attribute(name);
-        if !keeps_privileged && is_privileged(name) {
-            note(format!("{kind} were not kept: a server keeps none"));
+        if !rights.keep_attribute(name) {
+            note(format!("{kind} were not kept: {}", rights.reason()));
             continue;
         }
         let result = CString::new(&name[..]).map_err(|_| Errno::INVAL);
@@ -38,16 +38,16 @@ pub(super) fn set_attributes(
     keeps_acl
 }
 
-/// Removes what an entry has inherited or had before. Attributes of security modules stay, and trusted ones unless
-/// `keeps_privileged` is true.
+/// Removes what an entry has inherited or had before. Attributes of security modules stay, and those that `rights` does
+/// not keep.
 pub(super) fn remove_other_attributes(
     entry: EntryHandle<'_>,
     attributes: &[Attribute],
-    keeps_privileged: bool,
+    rights: KeptRights,
     note: &dyn Fn(String),
 ) {
     for (name, _) in entry.attributes().unwrap_or_default() {
-        if !is_unwanted(&name, attributes, keeps_privileged) {
+        if !is_unwanted(&name, attributes, rights) {
             continue;
         }
         let kind = kind_of_attribute(&name);
@@ -63,21 +63,20 @@ pub(super) fn remove_other_attributes(
 pub(super) fn have_differences(
     own: &[Attribute],
     wanted: &[Attribute],
-    keeps_privileged: bool,
+    rights: KeptRights,
 ) -> bool {
-    let is_missing = |attribute: &Attribute| {
-        (keeps_privileged || !is_privileged(&attribute.0)) && !own.contains(attribute)
-    };
+    let is_missing =
+        |attribute: &Attribute| rights.keep_attribute(&attribute.0) && !own.contains(attribute);
     wanted.iter().any(is_missing)
         || own
             .iter()
-            .any(|(name, _)| is_unwanted(name, wanted, keeps_privileged))
+            .any(|(name, _)| is_unwanted(name, wanted, rights))
 }
 
 /// Returns true for the attributes of a replaced file that the new one gets. Those of security modules are of the
 /// program that has written the contents.
-pub(super) fn is_of_replaced(name: &[u8], keeps_privileged: bool) -> bool {
-    is_removable(name) && (keeps_privileged || !is_privileged(name))
+pub(super) fn is_of_replaced(name: &[u8], rights: KeptRights) -> bool {
+    is_removable(name) && rights.keep_attribute(name)
 }
 
 /// Returns true for an ACL.
@@ -85,20 +84,14 @@ pub(super) fn is_acl(name: &[u8]) -> bool {
     name.starts_with(ACL_PREFIX)
 }
 
-fn is_unwanted(name: &[u8], wanted: &[Attribute], keeps_privileged: bool) -> bool {
+fn is_unwanted(name: &[u8], wanted: &[Attribute], rights: KeptRights) -> bool {
     is_removable(name)
-        && (keeps_privileged || !is_privileged(name))
+        && rights.keep_attribute(name)
         && !wanted.iter().any(|(wanted, _)| *wanted == name)
 }
 
 fn is_removable(name: &[u8]) -> bool {
     is_acl(name) || name.starts_with(b"user.") || name.starts_with(b"trusted.")
-}
-
-/// Returns true for an attribute that only root can set: the capabilities of a program, the labels of security modules,
-/// the redirections of overlay file systems.
-fn is_privileged(name: &[u8]) -> bool {
-    name.starts_with(b"security.") || name.starts_with(b"trusted.")
 }
 
 /// Returns a word for the namespace of an attribute: the peer chooses the names, and each text is reported once.

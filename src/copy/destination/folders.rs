@@ -491,7 +491,7 @@ fn finish_folder(
     record: &FolderRecord,
 ) -> Result<(), String> {
     let keeps_all = state.keeper.keeps_all();
-    let takes_owner_bits = !keeps_all && !state.keeper.is_served();
+    let takes_owner_bits = !keeps_all && !state.keeper.keeps_directories_usable();
     let owner_bits = record.final_owner_bits().filter(|_| takes_owner_bits);
     let kept = record.metadata.as_ref().filter(|_| keeps_all);
     let is_changed = kept.is_some() || owner_bits.is_some() || record.locked.is_some();

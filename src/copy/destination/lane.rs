@@ -28,9 +28,6 @@ use crate::{
     },
 };
 
-/// The note for the user if a device of the source has no copy.
-pub(super) const NO_DEVICES: &str = "device nodes were not made: a server makes none";
-
 /// Writes what one lane carries.
 pub(super) struct LaneWriter {
     pub(super) shared: Arc<DestinationShared>,
@@ -346,7 +343,7 @@ impl LaneWriter {
             return Ok(());
         };
         if special.kind.is_device() && !self.shared.state.keeper.makes_devices() {
-            self.shared.state.note(NO_DEVICES.to_owned());
+            self.shared.state.note_devices();
             self.keep_unwritten(wire);
             return Ok(());
         }

@@ -46,6 +46,7 @@ use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 use self::{
     answers::answer,
+    attributes::MetadataKeeper,
     entry::TemporaryName,
     lane::{LaneWriter, broken},
     large_target::PartUse,
@@ -57,7 +58,7 @@ use self::{
 use super::{
     job::{CopyContext, CopyError, CopyStreams},
     metadata::LocalOwners,
-    order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, NameFilter, RunPart},
+    order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, KeptRights, NameFilter, RunPart},
     path::{BaseDirectory, CopiedSources, RelativePath},
     question::{FromDestination, FromSource, codec, decode, encode},
     written::{WrittenEntries, WrittenPart},
@@ -80,10 +81,20 @@ pub(crate) struct DestinationEngine {
     options: CopyOptions,
     /// True if a server writes for a client.
     is_served: bool,
+    rights: KeptRights,
     claims: Option<CopyClaims>,
     part: RunPart,
     /// What earlier copies of the run have written.
     earlier: WrittenEntries,
+}
+
+/// What a server decides of the copies that it writes for a client.
+#[derive(Debug)]
+pub(crate) struct ServedDestination {
+    /// The claims of the copy.
+    pub(crate) claims: CopyClaims,
+    /// True if everything is kept that the server's process may set (`--privileged`).
+    pub(crate) is_privileged: bool,
 }
 
 /// A lane whose records are all written.
@@ -105,11 +116,18 @@ impl DestinationEngine {
     ) -> Result<Self, String> {
         let placement = Placement::find(base, path, sources, &options)?;
         let filter = NameFilter::new(&options.filters)?;
+        let is_served = base.is_confined();
+        let rights = match (is_served, options.drops_lent_rights) {
+            (true, _) => KeptRights::Permissions,
+            (false, true) => KeptRights::Owners,
+            (false, false) => KeptRights::All,
+        };
         Ok(Self {
             placement,
             filter,
             options,
-            is_served: base.is_confined(),
+            is_served,
+            rights,
             claims: None,
             part: RunPart::default(),
             earlier: WrittenEntries::default(),
@@ -125,6 +143,12 @@ impl DestinationEngine {
     /// Adds entries that earlier copies of the run have written.
     pub(crate) fn add_earlier(&mut self, part: WrittenPart) {
         self.earlier.add(part);
+    }
+
+    /// Keeps all that the process may set, for a server whose administrator has said so.
+    pub(crate) fn with_all_rights(mut self) -> Self {
+        self.rights = KeptRights::All;
+        self
     }
 
     /// Writes nothing that another copy with the same claims writes at the time.
@@ -148,6 +172,7 @@ impl DestinationEngine {
             filter,
             options,
             is_served,
+            rights,
             claims,
             part,
             earlier,
@@ -155,7 +180,8 @@ impl DestinationEngine {
         let keeps_existing = options.existing == ExistingFiles::Keep;
         let written = WrittenGuard::new(part, earlier, keeps_existing);
         let report = Arc::clone(&context.report);
-        let state = DestinationState::new(placement, filter, options, is_served, written, context);
+        let keeper = MetadataKeeper::of_process(options.archive, is_served, rights);
+        let state = DestinationState::new(placement, filter, options, keeper, written, context);
         let shared = Arc::new(DestinationShared::new(state, claims));
         let thread = streams.control.0.clone();
         let failure = write_all(&shared, streams).await.err();

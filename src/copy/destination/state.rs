@@ -84,13 +84,13 @@ impl DestinationState {
         placement: Placement,
         filter: NameFilter,
         options: CopyOptions,
-        is_served: bool,
+        keeper: MetadataKeeper,
         written: WrittenGuard,
         context: CopyContext,
     ) -> Self {
         Self {
             written,
-            keeper: MetadataKeeper::of_process(options.archive, is_served),
+            keeper,
             counts: CopyCounts::default(),
             removals: RemovalBudget::new(options.max_delete),
             filter,
@@ -167,6 +167,11 @@ impl DestinationState {
             path: self.placement.shown(local),
             why: why.into(),
         });
+    }
+
+    /// Reports once that device nodes were not made.
+    pub(super) fn note_devices(&self) {
+        self.note(self.keeper.not_kept("device nodes"));
     }
 
     /// Reports, once for each text and for [`MAX_NOTES`] texts, that metadata were not kept.

@@ -154,6 +154,46 @@ fn a_new_client_has_a_line_in_a_file_that_only_its_owner_can_read() {
 }
 
 #[test]
+fn each_side_decides_itself_whether_the_other_lends_rights() {
+    const TAKEN: &str = "set-user-ID bits were not kept";
+    let with_mode = |path: &std::path::Path, mode: u32| {
+        fs::write(path, "program").unwrap();
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let mode = |path: std::path::PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let served = Served::start(&[]);
+    with_mode(&served.root("tool"), 0o4755);
+    with_mode(&served.here("own"), 0o4750);
+    let end = served.alice(&["-a", "@tool", "%taken"]).start().end();
+    end.tells(0, &[TAKEN, "from a server", "--privileged"]);
+    assert_eq!(mode(served.here("taken")), 0o755);
+    let asked = served.alice(&["-a", "--privileged", "@tool", "%asked"]);
+    asked.start().end().exits(0);
+    assert_eq!(mode(served.here("asked")), 0o4755);
+    let end = served.alice(&["-a", "%own", "@given"]).start().end();
+    end.tells(0, &[TAKEN, "a server keeps them with --privileged only"]);
+    assert_eq!(mode(served.root("given")), 0o750);
+    let end = served
+        .alice(&["-a", "--privileged", "%own", "@given"])
+        .start()
+        .end();
+    end.tells(2, &["a server decides itself"]);
+    let end = served
+        .alice(&["-a", "--privileged", "%own", "%other"])
+        .start()
+        .end();
+    end.tells(2, &["for files from HOST:PORT:PATH"]);
+    let served = Served::start(&["--privileged"]);
+    with_mode(&served.here("own"), 0o4750);
+    served
+        .alice(&["-a", "%own", "@given"])
+        .start()
+        .end()
+        .exits(0);
+    assert_eq!(mode(served.root("given")), 0o4750);
+}
+
+#[test]
 fn wrong_use_of_a_server_gets_a_sentence() {
     let place = tempfile::tempdir().unwrap();
     add_client(place.path(), "alice");

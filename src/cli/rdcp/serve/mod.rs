@@ -9,9 +9,10 @@
 //!   one copy could reach the others.
 //! - *Confinement.* All paths of an order are resolved below the root by openat2(2) with `RESOLVE_BENEATH`, and
 //!   everything else relative to directories that were opened so. On a kernel without openat2 the server does not
-//!   start. A link in place of a file that the client named is not followed. A served destination keeps no set-user-ID
-//!   and set-group-ID bits, no devices and no attributes of the namespaces `security` and `trusted`: a server that runs
-//!   as root would lend its rights.
+//!   start. A link in place of a file that the client named is not followed.
+//! - *Rights.* A served destination keeps permission bits, times and attributes of the namespace `user`, and everything
+//!   it makes belongs to the user of the server: clients decide on no owners, ACLs, set-user-ID and set-group-ID bits,
+//!   devices and privileged attributes, unless `--privileged` says so.
 //! - *Memory* is divided, not shared out on demand, so no client waits in the middle of a copy for the memory of
 //!   another one. Copies beyond `--max-clients` wait before they begin.
 //! - *The same destination.* A copy claims each of its top entries while it runs. The second copy is refused that
@@ -112,6 +113,7 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
                 _ => ServedAccess::Both,
             },
             most_lanes: args.lanes(),
+            is_privileged: args.privileged,
         },
         pools: pools.map_err(anyhow::Error::msg)?,
         tally: Arc::default(),

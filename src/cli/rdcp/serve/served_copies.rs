@@ -3,7 +3,7 @@
 
 use crate::{
     copy::{
-        destination::DestinationClaims,
+        destination::{DestinationClaims, ServedDestination},
         job::CopyJob,
         order::{CopyOrder, CopyRole},
         path::BaseDirectory,
@@ -46,6 +46,8 @@ pub(super) struct ServedCopies {
     pub(super) access: ServedAccess,
     /// The most lanes of a copy.
     pub(super) most_lanes: usize,
+    /// True if owners, ACLs and all else that clients send are kept, as far as the server's process may set them.
+    pub(super) is_privileged: bool,
 }
 
 impl ServedCopies {
@@ -99,8 +101,11 @@ impl ServedCopies {
         order: &Payload,
         edges: &OrderedEdges,
     ) -> Result<CopyJob, String> {
-        let claims = self.claims.of_copy(client);
-        CopyJob::prepare_in(&self.base, Some(claims), context, order, edges)
+        let served = ServedDestination {
+            claims: self.claims.of_copy(client),
+            is_privileged: self.is_privileged,
+        };
+        CopyJob::prepare_in(&self.base, Some(served), context, order, edges)
     }
 }
 
@@ -123,6 +128,7 @@ mod tests {
             claims: DestinationClaims::default(),
             access,
             most_lanes: 2,
+            is_privileged: false,
         }
     }
 

@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use super::*;
 use crate::copy::{
     destination::{
-        Placement,
+        MetadataKeeper, Placement,
         entry::rename_over,
         in_place::{create_in_place, open_existing},
         placement::EntryNaming,
         state::DestinationState,
         written::{TargetFolder, WrittenGuard},
     },
-    order::NameFilter,
+    order::{KeptRights, NameFilter},
 };
 
 const SIZE: u64 = 8 << 20;
@@ -235,7 +235,8 @@ async fn nothing_gets_its_name_after_the_end() {
         reason: Arc::new(|| "enough".to_owned()),
     };
     let guard = WrittenGuard::default();
-    let state = DestinationState::new(placement, filter, options, false, guard, context);
+    let keeper = MetadataKeeper::of_process(options.archive, false, KeptRights::All);
+    let state = DestinationState::new(placement, filter, options, keeper, guard, context);
     let folder = fs::File::open(&dest).unwrap();
     let target = TargetFolder {
         fd: folder.as_fd(),

@@ -363,7 +363,7 @@ async fn a_dry_run_lists_no_device_that_a_server_does_not_make() {
     assert_eq!(end.kinds(), [leave.clone(), leave, send]);
     assert_eq!(
         end.notes(),
-        ["device nodes were not made: a server makes none"]
+        ["device nodes were not kept: a server keeps them with --privileged only"]
     );
     assert_eq!(end.report.skipped, 0);
 }

@@ -10,6 +10,15 @@ use crate::copy::{destination::DestinationClaims, metadata::attributes_of, order
 /// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
 const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
+/// What lends rights, in the words of the notes.
+const NOT_KEPT: [&str; 5] = [
+    "device nodes",
+    "security attributes",
+    "set-group-ID bits",
+    "set-user-ID bits",
+    "trusted attributes",
+];
+
 /// The value of an ACL that gives all rights to all users.
 const OPEN_ACL: [u8; 28] =
     *b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x07\0\xff\xff\xff\xff\x20\0\x07\0\xff\xff\xff\xff";
@@ -175,9 +184,8 @@ async fn a_link_that_a_copy_has_made_leads_nowhere() {
     }
 }
 
-#[tokio::test]
-async fn nothing_that_lends_rights_is_kept() {
-    let (place, base) = served();
+/// Returns the steps of a directory with all that lends rights.
+fn lending() -> Vec<Step> {
     let file_with = |text: &str, mode: u32, attribute: Option<&str>| {
         let mut metadata = metadata(mode, 2_000);
         let value = |name: &str| (name.as_bytes().to_vec(), CAPABILITY.to_vec());
@@ -201,7 +209,7 @@ async fn nothing_that_lends_rights_is_kept() {
     if let Step::Record(_, LaneRecord::LargeFile(file), _) = &mut big {
         file.metadata.mode = 0o6755;
     }
-    let steps = vec![
+    vec![
         folder("top", 0o7755),
         file_with("set-user", 0o4755, None),
         file_with("set-both", 0o6755, Some("security.capability")),
@@ -213,8 +221,13 @@ async fn nothing_that_lends_rights_is_kept() {
         big,
         part(1, 1, 0, b"abc"),
         large_end(1, 1, Some(3)),
-    ];
-    let end = copy_in(&base, "/", &archive(), steps).await.unwrap();
+    ]
+}
+
+#[tokio::test]
+async fn nothing_that_lends_rights_is_kept() {
+    let (place, base) = served();
+    let end = copy_in(&base, "/", &archive(), lending()).await.unwrap();
     end.assert_whole();
     let top = place.path().join("root/top");
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
@@ -239,14 +252,160 @@ async fn nothing_that_lends_rights_is_kept() {
     }
     let mut notes = end.notes();
     notes.sort();
-    let expected = [
-        "device nodes were not made: a server makes none",
-        "security attributes were not kept: a server keeps none",
-        "set-group-ID bits were not kept: a server keeps none",
-        "set-user-ID bits were not kept: a server keeps none",
-        "trusted attributes were not kept: a server keeps none",
-    ];
+    let why = "a server keeps them with --privileged only";
+    let expected = NOT_KEPT.map(|kind| format!("{kind} were not kept: {why}"));
     assert_eq!(notes, expected);
+}
+
+/// Returns the steps of a directory and of a file with an owner, a group, and ACLs that let all users write.
+fn owned_by_others() -> Vec<Step> {
+    let mut own = metadata(0o2775, 1_000);
+    (own.uid, own.gid) = (54_321, 54_321);
+    let attribute = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
+    own.attributes = vec![
+        attribute("system.posix_acl_access", &OPEN_ACL),
+        attribute("user.note", b"x"),
+    ];
+    let of_file = own.clone();
+    own.attributes
+        .push(attribute("system.posix_acl_default", &OPEN_ACL));
+    let mut top = folder("top", 0);
+    if let Step::Record(_, LaneRecord::Folder { metadata, .. }, _) = &mut top {
+        *metadata = Some(own);
+    }
+    let record = LaneRecord::File {
+        name: name("f"),
+        metadata: Metadata {
+            mode: 0o664,
+            ..of_file
+        },
+    };
+    vec![top, Step::Record(0, record, b"x".to_vec())]
+}
+
+/// Returns the names of the extended attributes of an entry.
+fn attribute_names(path: &Path) -> Vec<String> {
+    let attributes = attributes_of(fs::File::open(path).unwrap()).unwrap();
+    let mut names: Vec<_> = attributes.into_iter().map(|(name, _)| name).collect();
+    names.sort();
+    names
+        .into_iter()
+        .map(|name| String::from_utf8(name).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn clients_decide_on_no_owners_and_acls() {
+    let (place, base) = served();
+    let end = copy_in(&base, "/", &archive(), owned_by_others())
+        .await
+        .unwrap();
+    end.assert_whole();
+    let top = place.path().join("root/top");
+    let root = fs::metadata(place.path().join("root")).unwrap();
+    for path in [&top, &top.join("f")] {
+        let found = fs::metadata(path).unwrap();
+        assert_eq!((found.uid(), found.gid()), (root.uid(), root.gid()));
+        assert_eq!(attribute_names(path), ["user.note"]);
+    }
+    let kinds = ["ACLs", "groups", "owners", "set-group-ID bits"];
+    let why = "a server keeps them with --privileged only";
+    let mut notes = end.notes();
+    notes.sort();
+    assert_eq!(
+        notes,
+        kinds.map(|kind| format!("{kind} were not kept: {why}"))
+    );
+}
+
+#[tokio::test]
+async fn what_the_server_has_given_to_its_directories_stays() {
+    let (place, base) = served();
+    let tree = place.path().join("root/tree");
+    fs::set_permissions(&tree, fs::Permissions::from_mode(0o2770)).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&tree, "system.posix_acl_default", &OPEN_ACL, flags).unwrap();
+    let steps = vec![
+        folder("tree", 0o755),
+        file("f", "x"),
+        folder("tree/new", 0o755),
+    ];
+    let end = copy_in(&base, "/", &archive(), steps).await.unwrap();
+    end.assert_whole();
+    for folder in [&tree, &tree.join("new")] {
+        assert_eq!(fs::metadata(folder).unwrap().mode() & 0o7777, 0o2755);
+        let names = attribute_names(folder);
+        assert!(
+            names.contains(&"system.posix_acl_default".to_owned()),
+            "{names:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_privileged_server_keeps_what_its_process_may_set() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root makes devices and gives files away");
+        return;
+    }
+    let (place, base) = served();
+    let steps: Vec<_> = lending().into_iter().chain([super::place()]).collect();
+    let engine = DestinationEngine::prepare(&base, b"/", CopiedSources::One, archive());
+    let end = run(engine.unwrap().with_all_rights(), steps).await;
+    assert_eq!(end.failures(), []);
+    let top = place.path().join("root/top");
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!((mode(&top), mode(&top.join("set-both"))), (0o7755, 0o6755));
+    assert_eq!(
+        attribute_names(&top.join("set-both")),
+        ["security.capability"]
+    );
+    let steps = owned_by_others();
+    let engine = DestinationEngine::prepare(&base, b"/", CopiedSources::One, archive());
+    run(engine.unwrap().with_all_rights(), steps)
+        .await
+        .assert_whole();
+    assert_eq!(fs::metadata(top.join("f")).unwrap().uid(), 54_321);
+}
+
+#[tokio::test]
+async fn what_a_server_sends_lends_no_rights() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let from_server = CopyOptions {
+        drops_lent_rights: true,
+        ..archive()
+    };
+    let end = copy(&dest, &from_server, lending()).await;
+    end.assert_whole();
+    let top = dest.join("top");
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!(mode(&top), 0o3755, "directories pass on their groups");
+    assert_eq!(
+        (mode(&top.join("set-both")), mode(&top.join("big"))),
+        (0o755, 0o755)
+    );
+    assert_eq!(attribute_names(&top.join("set-both")), Vec::<String>::new());
+    assert_eq!(attribute_names(&top.join("trusted")), Vec::<String>::new());
+    assert!(!top.join("null").exists() && !top.join("disk").exists());
+    let why = "from a server, rdcp keeps them with --privileged only";
+    let mut notes = end.notes();
+    notes.sort();
+    assert_eq!(
+        notes,
+        NOT_KEPT.map(|kind| format!("{kind} were not kept: {why}"))
+    );
+    // Owners and ACLs give rights to the entries alone.
+    let end = copy(&dest, &from_server, owned_by_others()).await;
+    end.assert_whole();
+    let names = attribute_names(&top);
+    assert!(
+        names.contains(&"system.posix_acl_default".to_owned()),
+        "{names:?}"
+    );
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(fs::metadata(&top).unwrap().uid(), 54_321);
+    }
 }
 
 /// Returns mode, owner and times of a directory, and its extended attributes.
@@ -273,7 +432,7 @@ async fn the_served_directory_keeps_what_it_has() {
         let mut step = folder("", mode);
         if let Step::Record(_, LaneRecord::Folder { metadata, .. }, _) = &mut step {
             let own = metadata.as_mut().unwrap();
-            (own.uid, own.gid) = (65_534, 65_534);
+            (own.uid, own.gid) = (54_321, 54_321);
             let attribute = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
             own.attributes = vec![
                 attribute("system.posix_acl_default", &OPEN_ACL),
