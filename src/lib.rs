@@ -272,6 +272,7 @@ mod options;
 mod perf;
 #[cfg(feature = "cli")]
 mod places;
+mod printable;
 #[cfg(feature = "cli")]
 mod process;
 #[cfg(feature = "cli")]

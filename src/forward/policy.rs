@@ -5,6 +5,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::specs::is_name;
+use crate::printable::with_spaces;
 
 /// What the other end of a tunnel may have this host connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,15 +198,15 @@ pub(crate) enum ForwardTarget {
 }
 
 impl fmt::Display for ForwardTarget {
-    /// Writes `HOST:PORT`, `[ADDRESS]:PORT` or the path. The other end may have chosen the text, so control characters
-    /// are replaced by spaces.
+    /// Writes `HOST:PORT`, `[ADDRESS]:PORT` or the path. The other end may have chosen the text, so spaces
+    /// are in place of what is not printable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             Self::Tcp { host, port } => format!("{host}:{port}"),
             Self::Unix(path) => String::from_utf8_lossy(path).into_owned(),
         };
-        f.write_str(&text.replace(char::is_control, " "))
+        f.write_str(&with_spaces(&text))
     }
 }
 

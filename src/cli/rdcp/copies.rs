@@ -2,7 +2,8 @@
 //! went.
 
 use std::{
-    io, mem,
+    io::{self, IsTerminal},
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -11,7 +12,7 @@ use anyhow::Context;
 
 use super::{
     args::RdcpArgs,
-    listing::{Listing, ListingWriter, push_digest_line, shown},
+    listing::{Listing, ListingWriter},
     report::{CopyDocument, CopyLog, CopyTotals},
 };
 use crate::{
@@ -30,6 +31,7 @@ use crate::{
         },
         written::WrittenEntries,
     },
+    printable::escaped,
     process::Stdout,
     ssh::{
         explain,
@@ -129,7 +131,8 @@ fn run_all(
 
 /// Starts the list on stdout, if the options ask for one.
 fn listing(args: &RdcpArgs) -> anyhow::Result<Option<(Listing, ListingWriter)>> {
-    let start = || Listing::start(Stdout).context("cannot start a thread");
+    let is_terminal = io::stdout().is_terminal();
+    let start = || Listing::start(Stdout, is_terminal).context("cannot start a thread");
     has_listing(args).then(start).transpose()
 }
 
@@ -320,7 +323,7 @@ impl SharedProgress {
             counts: format!("{} of {found}{more} files", done.files + state.files),
             bytes: done.bytes + state.bytes,
             total_bytes: done.found_bytes + state.found_bytes,
-            current: shown(&state.current),
+            current: escaped(&state.current),
         }
     }
 }
@@ -339,7 +342,7 @@ impl CopyObserver {
             CopyNews::Failed { path, why } => {
                 let host = &self.hosts[agent];
                 self.shared.lock().log.failed(host, &path, &why);
-                let text = format!("{}: {why}", shown(&path));
+                let text = format!("{}: {why}", escaped(&path));
                 self.console.notice(|console| console.error_on(host, &text));
             }
             CopyNews::Note(text) => {
@@ -351,18 +354,16 @@ impl CopyObserver {
             CopyNews::Removed(paths) => self.list("remove ", "removed ", &paths),
             CopyNews::Changed(paths) => self.list("change ", "changed ", &paths),
             CopyNews::Digests(digests) => {
-                let mut lines = Vec::new();
-                for (digest, path) in digests {
-                    push_digest_line(&mut lines, &digest, &path);
+                if let Some(listing) = &self.listing {
+                    listing.push_digests(&digests);
                 }
-                self.print(lines);
             }
         }
     }
 
     /// Prints paths: those of a dry run to stdout, after `would`, and those of `-v` to stderr, after `did`.
     fn list(&self, would: &str, did: &str, paths: &[Vec<u8>]) {
-        let line = |verb: &str, path: &Vec<u8>| format!("{verb}{}", shown(path));
+        let line = |verb: &str, path: &Vec<u8>| format!("{verb}{}", escaped(path));
         if self.options.dry_run {
             let lines = paths.iter().map(|path| line(would, path) + "\n");
             self.print(lines.collect::<String>().into_bytes());

@@ -1,7 +1,6 @@
-//! What a copy writes to stdout while it runs, digests and the paths of a dry run, and paths as they are printed.
+//! What a copy writes to stdout while it runs: digests, and the paths of a dry run.
 
 use std::{
-    fmt::Write as _,
     io::{self, Write},
     sync::{
         Arc,
@@ -10,6 +9,8 @@ use std::{
     },
     thread::{self, JoinHandle},
 };
+
+use crate::printable::escaped;
 
 /// The most bytes that wait for the reader of stdout: the list of a few million files. What comes after them is left
 /// out, so that a stdout that is not read takes no more memory.
@@ -21,6 +22,8 @@ pub(super) struct Listing {
     lines: mpsc::Sender<Vec<u8>>,
     queued: Arc<AtomicUsize>,
     left_out: Arc<AtomicUsize>,
+    /// True if the lines go to a terminal.
+    is_terminal: bool,
 }
 
 /// The thread that writes the lines.
@@ -30,12 +33,15 @@ pub(super) struct ListingWriter {
 }
 
 impl Listing {
-    /// Starts the thread that writes lines to `output`.
+    /// Starts the thread that writes lines to `output`. `is_terminal` says that this is a terminal.
     ///
     /// # Errors
     ///
     /// Fails if the system cannot start a thread.
-    pub(super) fn start(output: impl Write + Send + 'static) -> io::Result<(Self, ListingWriter)> {
+    pub(super) fn start(
+        output: impl Write + Send + 'static,
+        is_terminal: bool,
+    ) -> io::Result<(Self, ListingWriter)> {
         let (lines, queue) = mpsc::channel();
         let queued = Arc::new(AtomicUsize::new(0));
         let left_out = Arc::new(AtomicUsize::new(0));
@@ -51,8 +57,25 @@ impl Listing {
             lines,
             queued,
             left_out,
+            is_terminal,
         };
         Ok((listing, writer))
+    }
+
+    /// Queues the lines of digests and the paths of their files, without waiting. A file or a pipe gets the bytes that
+    /// sha256sum and xxhsum check; a terminal gets escapes in place of what is not printable.
+    pub(super) fn push_digests(&self, digests: &[(String, Vec<u8>)]) {
+        let mut lines = Vec::new();
+        for (digest, path) in digests {
+            let line = digest_line(digest, path);
+            if self.is_terminal {
+                lines.extend(escaped(&line).into_bytes());
+            } else {
+                lines.extend(line);
+            }
+            lines.push(b'\n');
+        }
+        self.push(lines);
     }
 
     /// Queues whole lines, without waiting.
@@ -99,55 +122,34 @@ fn write(
     output.flush()
 }
 
-/// Returns a path for a terminal: on one line, without control characters. Bytes that are not UTF-8 become `\xNN`.
-pub(super) fn shown(path: &[u8]) -> String {
-    let mut text = String::with_capacity(path.len());
-    for chunk in path.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() || is_invisible(c) {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
-}
-
-/// Returns true for characters that change the direction of a text or end a line, so that a name looks like another
-/// one.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Appends the line of a list of digests, as sha256sum and xxhsum write and check it: after a backslash if the path has
+/// Returns the line of a list of digests without its end, as sha256sum and xxhsum write and check it: after a backslash if the path has
 /// to be escaped, because it contains a backslash or ends a line. All other bytes stay as they are.
-pub(super) fn push_digest_line(lines: &mut Vec<u8>, digest: &str, path: &[u8]) {
+fn digest_line(digest: &str, path: &[u8]) -> Vec<u8> {
+    let mut line = Vec::with_capacity(digest.len() + path.len() + 3);
     let is_escaped = path
         .iter()
         .any(|byte| matches!(byte, b'\\' | b'\n' | b'\r'));
     if is_escaped {
-        lines.push(b'\\');
+        line.push(b'\\');
     }
     // The digest comes from another host.
-    lines.extend(digest.bytes().filter(u8::is_ascii_hexdigit));
-    lines.extend(b"  ");
+    line.extend(digest.bytes().filter(u8::is_ascii_hexdigit));
+    line.extend(b"  ");
     for &byte in path {
         match byte {
-            b'\\' => lines.extend(b"\\\\"),
-            b'\n' => lines.extend(b"\\n"),
-            b'\r' => lines.extend(b"\\r"),
-            byte => lines.push(byte),
+            b'\\' => line.extend(b"\\\\"),
+            b'\n' => line.extend(b"\\n"),
+            b'\r' => line.extend(b"\\r"),
+            byte => line.push(byte),
         }
     }
-    lines.push(b'\n');
+    line
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     /// An output that waits for a message before each write.
@@ -169,7 +171,7 @@ mod tests {
     fn what_an_unread_stdout_cannot_take_is_left_out_and_counted() {
         let (open, gate) = mpsc::channel();
         let (written, lengths) = mpsc::channel();
-        let (listing, writer) = Listing::start(Gated(gate, written)).unwrap();
+        let (listing, writer) = Listing::start(Gated(gate, written), false).unwrap();
         listing.push(vec![b'x'; MAX_QUEUED_BYTES]);
         listing.push(b"left out".to_vec());
         open.send(()).unwrap();
@@ -182,34 +184,54 @@ mod tests {
     #[test]
     fn an_error_of_stdout_is_reported_at_the_end() {
         let (open, gate) = mpsc::channel();
-        let (listing, writer) = Listing::start(Gated(gate, mpsc::channel().0)).unwrap();
+        let (listing, writer) = Listing::start(Gated(gate, mpsc::channel().0), false).unwrap();
         drop(open);
         listing.push(b"x\n".to_vec());
         drop(listing);
         assert!(writer.finish().is_err());
     }
 
-    #[test]
-    fn a_path_cannot_control_the_terminal() {
-        for (path, expected) in [
-            (&b"a b/gr\xc3\xbc\xc3\x9fe"[..], "a b/grüße"),
-            (b"\x1b[2J\n\r\x07", "\\u{1b}[2J\\n\\r\\u{7}"),
-            (b"\xff.txt\xc3", "\\xff.txt\\xc3"),
-            ("\u{9b}1m \u{202e}x".as_bytes(), "\\u{9b}1m \\u{202e}x"),
-            (b"", ""),
-        ] {
-            assert_eq!(shown(path), expected);
+    /// Keeps what is written.
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
         }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lines(is_terminal: bool, path: &[u8]) -> Vec<u8> {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let (listing, writer) = Listing::start(Kept(Arc::clone(&kept)), is_terminal).unwrap();
+        listing.push_digests(&[("0af\n1".to_owned(), path.to_vec())]);
+        drop(listing);
+        writer.finish().unwrap();
+        let kept = kept.lock().unwrap();
+        kept.clone()
     }
 
     #[test]
     fn digest_lines_are_those_of_sha256sum() {
-        let line = |path: &[u8]| {
-            let mut lines = Vec::new();
-            push_digest_line(&mut lines, "0af\n1", path);
-            lines
-        };
-        assert_eq!(line(b"d/a b\xff"), b"0af1  d/a b\xff\n");
-        assert_eq!(line(b"a\\b\nc\rd"), b"\\0af1  a\\\\b\\nc\\rd\n");
+        assert_eq!(lines(false, b"d/a b\xff"), b"0af1  d/a b\xff\n");
+        assert_eq!(lines(false, b"a\\b\nc\rd"), b"\\0af1  a\\\\b\\nc\\rd\n");
+        let raw = "\x1b[2J\u{202e}x";
+        assert_eq!(
+            lines(false, raw.as_bytes()),
+            format!("0af1  {raw}\n").into_bytes()
+        );
+    }
+
+    #[test]
+    fn a_terminal_gets_escapes_in_lists_of_digests() {
+        let shown = |path: &[u8]| String::from_utf8(lines(true, path)).unwrap();
+        assert_eq!(shown("gr\u{fc}n".as_bytes()), "0af1  gr\u{fc}n\n");
+        let harmful = shown("\x1b[2J\u{202e}\u{9b}x".as_bytes());
+        assert_eq!(harmful, "0af1  \\u{1b}[2J\\u{202e}\\u{9b}x\n");
+        assert_eq!(shown(b"\xff\na"), "\\0af1  \\xff\\na\n");
     }
 }

@@ -11,7 +11,7 @@ use std::{collections::HashSet, io, process::ExitCode, time::Instant};
 
 use clap::{CommandFactory, error::ErrorKind};
 
-use self::{args::RdcpArgs, listing::shown};
+use self::args::RdcpArgs;
 use super::{
     args::{Secret, take_variable},
     server::key_file::client_key,
@@ -30,6 +30,7 @@ use crate::{
         path::{CopiedSources, top_name},
         supervised::CopyPlan,
     },
+    printable::escaped,
     process,
     ssh::{
         operands::{HostPath, Operand, has_room},
@@ -187,7 +188,7 @@ fn copies(
         // A filter may leave the destination out.
         let is_whole = options.recursive && options.filters.is_empty();
         if is_whole && place == to && is_within(&path, &into) {
-            let path = shown(&path);
+            let path = escaped(&path);
             return Err(format!("{path}: a directory cannot be copied into itself"));
         }
         match plans.last_mut() {

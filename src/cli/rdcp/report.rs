@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::listing::shown;
 use crate::{
     Transport,
     cli::shared::{
@@ -15,6 +14,7 @@ use crate::{
         order::CopyReport,
         supervised::{CopyOutcome, CopyPlan, CopyState, DESTINATION, SOURCE},
     },
+    printable::escaped,
     ssh::{plan::StageHost, supervisor::Summary},
 };
 
@@ -92,7 +92,7 @@ impl CopyLog {
         }
         self.failures.push(FailureRow {
             host: host.to_owned(),
-            path: shown(path),
+            path: escaped(path),
             why: why.to_owned(),
         });
     }

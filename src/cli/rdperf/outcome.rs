@@ -18,7 +18,7 @@ use crate::{
             verdict::{self, verdict},
         },
         shared::{
-            message::{Console, print_stdout, sentence},
+            message::{Console, print_lines, print_stdout, sentence},
             run::Exit,
             table::TextTable,
         },
@@ -30,6 +30,7 @@ use crate::{
             series::Series,
         },
     },
+    printable::lines,
     ssh::explain,
 };
 
@@ -89,7 +90,7 @@ impl RunOutcome {
             let in_full = context.args.measure.check || context.args.report.verbose;
             let lines = self.check_lines(in_full);
             let text = lines.join("\n") + "\n";
-            self.unwritten = print_stdout(&text, context.console).err();
+            self.unwritten = print_lines(&text, context.console).err();
         }
     }
 
@@ -138,7 +139,7 @@ impl RunOutcome {
         } else if report.csv {
             self.document.csv()
         } else {
-            self.text(context)
+            lines(&self.text(context))
         };
         if self.unwritten.is_none() && !text.is_empty() {
             return print_stdout(&text, context.console).err().unwrap_or(exit);
@@ -341,7 +342,7 @@ pub(super) fn compare(old: &Path, new: &Path, threshold: f64, console: &Console)
     };
     let changes = changes(&before, &after, threshold);
     let text = change_lines(&changes).join("\n") + "\n";
-    if let Err(unwritten) = print_stdout(&text, console) {
+    if let Err(unwritten) = print_lines(&text, console) {
         return unwritten;
     }
     let is_worse = |change: &Change| matches!(change.kind, ChangeKind::Worse | ChangeKind::Gone);

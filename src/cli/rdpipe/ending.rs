@@ -16,6 +16,7 @@ use crate::{
             table::TextTable,
         },
     },
+    printable::with_spaces,
     ssh::{
         outcome::{RunFault, Site, StageOutcome, Verdict, describe},
         plan::{Plan, StageHost},
@@ -110,7 +111,7 @@ fn sentence(plan: &Plan, cause: &RunFault) -> String {
 pub(super) fn print(plan: &Plan, args: &RdpipeArgs, console: &Console) -> Exit {
     let mut text = stages(plan, args);
     text += &edges(plan, args);
-    message::print_stdout(&text, console)
+    message::print_lines(&text, console)
         .err()
         .unwrap_or_default()
 }
@@ -390,10 +391,10 @@ impl Row {
     }
 }
 
-/// Returns the command in one line of at most [`COMMAND_CHARS`] characters, without control characters.
+/// Returns the command in one line of at most [`COMMAND_CHARS`] characters, with spaces in place of what is not
+/// printable.
 fn shortened(command: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let line: String = command.trim().chars().map(plain).collect();
+    let line = with_spaces(command.trim());
     if line.chars().count() <= COMMAND_CHARS {
         return line;
     }

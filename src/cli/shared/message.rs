@@ -23,6 +23,7 @@ use crate::{
     advice::{advice, for_limit},
     cli::args::MessageOptions,
     host::host_name,
+    printable::{self, one_line},
     process::{self, Stdout},
 };
 
@@ -95,20 +96,21 @@ impl Console {
         if self.json {
             self.event(event);
         } else {
-            self.write(format!("{}: {}: {plain}\n", self.program, self.host));
+            let text = printable::lines(plain);
+            self.write(format!("{}: {}: {text}\n", self.program, self.host));
         }
     }
 
     /// Prints a line that another program wrote, after the name of that writer. `-q` does not suppress it, because it
     /// may be an error.
     pub(crate) fn program_line(&self, writer: &str, line: &str) {
-        let line: Vec<_> = line.split('\t').map(harmless).collect();
+        let line: Vec<_> = line.split('\t').map(one_line).collect();
         self.write(format!("{writer}: {}\n", line.join("\t")));
     }
 
-    /// Prints several lines unchanged, without the names of program and host.
+    /// Prints several lines without the names of program and host.
     pub(crate) fn lines(&self, lines: &[String]) {
-        self.write(lines.join("\n") + "\n");
+        self.write(printable::lines(&lines.join("\n")) + "\n");
     }
 
     /// Returns true if `--json` was given.
@@ -215,7 +217,7 @@ impl Console {
             "{}: {}: {kind}{}\n",
             self.program,
             self.host,
-            harmless(text)
+            one_line(text)
         )
     }
 
@@ -279,20 +281,6 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
         }
     }
     text + advice(error)
-}
-
-/// Returns the text in one line, with control characters escaped: some of the text comes from the peer, and must not
-/// control the terminal.
-fn harmless(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.trim_end().chars() {
-        match c {
-            '\n' => line.push(' '),
-            c if c.is_control() => line.extend(c.escape_default()),
-            c => line.push(c),
-        }
-    }
-    line
 }
 
 /// A warning with the same words is not shown again within this time: a listener without descriptors has one in each
@@ -413,7 +401,16 @@ pub(crate) fn require_stdout(console: &Console) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Writes a text to stdout.
+/// Writes a text for people to stdout: lines, with escapes in place of what is not printable.
+///
+/// # Errors
+///
+/// Fails as [`print_stdout`] does.
+pub(crate) fn print_lines(text: &str, console: &Console) -> Result<(), Exit> {
+    print_stdout(&printable::lines(text), console)
+}
+
+/// Writes a text to stdout as it is.
 ///
 /// # Errors
 ///
@@ -467,11 +464,11 @@ mod tests {
         let console = console(MessageOptions::default());
         let line = console.line(
             Level::Error,
-            "gave up:\x1b[2J\r\nrdrecv: hostB: fine\u{9b}x\n",
+            "gave up:\x1b[2J\r\nrdrecv: hostB: fine\u{9b}x\u{202e}y\n",
         );
         assert_eq!(
             line,
-            "rdrecv: hostB: gave up:\\u{1b}[2J\\r rdrecv: hostB: fine\\u{9b}x\n"
+            "rdrecv: hostB: gave up:\\u{1b}[2J\\r rdrecv: hostB: fine\\u{9b}x\\u{202e}y\n"
         );
     }
 

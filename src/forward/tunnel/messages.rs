@@ -4,7 +4,10 @@ use std::{fmt, io, net::IpAddr};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::forward::{mux::frame::MAX_CONTROL_BYTES, policy::ForwardTarget, specs::ListenAt};
+use crate::{
+    forward::{mux::frame::MAX_CONTROL_BYTES, policy::ForwardTarget, specs::ListenAt},
+    printable::with_spaces,
+};
 
 /// The version of the frames and of these messages.
 pub(super) const TUNNEL_VERSION: u32 = 2;
@@ -141,10 +144,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 impl fmt::Display for ForwardRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The text may come from the peer.
-        for c in self.text.chars().filter(|c| !c.is_control()) {
-            write!(f, "{c}")?;
-        }
-        Ok(())
+        f.write_str(&with_spaces(&self.text))
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
         specs::ForwardSpec,
     },
     places::Places,
+    printable::with_spaces,
     threads,
 };
 
@@ -100,8 +101,7 @@ impl TunnelPeer {
                 Ok(())
             }
             TunnelMessage::CannotListen { text, .. } => {
-                let text = text.chars().filter(|c| !c.is_control()).collect();
-                Err(TunnelFault::CannotListen(text))
+                Err(TunnelFault::CannotListen(with_spaces(&text)))
             }
         }
     }
@@ -169,8 +169,7 @@ impl TunnelPeer {
                 let to = target
                     .as_ref()
                     .map_or_else(String::new, ToString::to_string);
-                let from = from.chars().filter(|c| !c.is_control()).collect();
-                (target.map(Way::To), from, to, true)
+                (target.map(Way::To), with_spaces(&from), to, true)
             }
         };
         let label = FlowLabel { from, to };

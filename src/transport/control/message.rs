@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Direction, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, StreamConfig,
-    TransportPolicy, config::LONGEST_LIMIT, host::host_name,
+    TransportPolicy, config::LONGEST_LIMIT, host::host_name, printable::with_spaces,
 };
 
 /// Most bytes of one encoded message: a Noise message (65,535) less its tag.
@@ -170,10 +170,9 @@ fn clean(step: &mut Result<Vec<u8>, String>) {
     }
 }
 
-/// Returns `text` without control characters, cut to a limited length.
+/// Returns `text` without characters that control a terminal, cut to a limited length.
 pub(crate) fn printable(text: &str) -> String {
-    let visible = |c: char| if c.is_control() { ' ' } else { c };
-    text.chars().map(visible).take(MAX_TEXT_CHARS).collect()
+    with_spaces(text).chars().take(MAX_TEXT_CHARS).collect()
 }
 
 /// What this end does in the stream, after both ends have sent their terms.

@@ -8,11 +8,17 @@ use super::{
     compare::{Tree, assert_same},
     trees::{NAMES, large, small},
 };
-use crate::support::programs::hosts::Outcome;
+use crate::support::programs::hosts::{Outcome, Terminal};
 use crate::support::programs::local_hosts::Hosts;
 
-/// A name that would clear the screen and forge a message.
-const EVIL: &[u8] = b"evil\x1b[2J\nrdcp: all is well\r\x9b";
+/// A name that would clear the screen, forge a message, and turn the text after it around.
+const EVIL: &[u8] = b"evil\x1b[2J\nrdcp: all is well\r\x9b\xe2\x80\xae\xc2\x9bx";
+
+/// Returns true for a character that controls a terminal or the direction of a text.
+fn is_bad(c: char) -> bool {
+    let is_direction = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_direction || (c.is_control() && c != '\n' && c != '\t')
+}
 
 #[test]
 fn a_copy_prints_no_data_and_a_quiet_one_prints_nothing() {
@@ -65,7 +71,6 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
         if option != "-n" {
             end.tells(1, &["evil"]);
         }
-        let is_bad = |c: char| c.is_control() && c != '\n' && c != '\t';
         assert!(!end.stderr.contains(is_bad), "{:?}", end.stderr);
         let listed = String::from_utf8(end.stdout.clone()).expect("escaped names");
         assert!(!listed.contains(is_bad), "{listed:?}");
@@ -160,6 +165,7 @@ fn the_list_of_digests_is_what_other_programs_check() {
         fs::write(original.join("two  words *"), b"content").unwrap();
         if checker == "sha256sum" {
             fs::write(original.join("new\nline \\ and \r"), b"content").unwrap();
+            fs::write(original.join(OsStr::from_bytes(EVIL)), b"content").unwrap();
         }
         fs::create_dir_all(hosts.path("h2", "")).unwrap();
         let arguments = ["-a", option, "h1:tree", "h2:"];
@@ -181,9 +187,31 @@ fn the_list_of_digests_is_what_other_programs_check() {
         let _ = feed.join();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{checker}:\n{said}");
-        let files = 150 + 3 + usize::from(checker == "sha256sum");
+        let files = 150 + 3 + 2 * usize::from(checker == "sha256sum");
         assert_eq!(said.matches(": OK").count(), files, "{said}");
     }
+}
+
+#[test]
+fn a_list_of_digests_controls_no_terminal() {
+    let hosts = Hosts::new("");
+    let name = [EVIL, b" the end"].concat();
+    hosts.file("h1", "tree/tame", b"content");
+    fs::write(
+        hosts.path("h1", "tree").join(OsStr::from_bytes(&name)),
+        b"x",
+    )
+    .unwrap();
+    let mut terminal = Terminal::new();
+    let copy = hosts.rdcp(&["-aq", "--checksum", "h1:tree", "h2:"]);
+    let copy = copy.stdout(terminal.inside()).start_raw();
+    let shown = terminal.shows("the end").replace("\r\n", "\n");
+    assert!(!shown.contains(is_bad), "{shown:?}");
+    assert!(
+        shown.contains(r"evil\u{1b}[2J\nrdcp: all is well\r\x9b\u{202e}\u{9b}x"),
+        "{shown:?}"
+    );
+    copy.end().exits(0);
 }
 
 #[test]

@@ -558,14 +558,15 @@ impl Terminal {
         self.inside.try_clone().expect("a descriptor")
     }
 
-    /// Reads what programs show on the terminal, up to `words`. Blocks if they show nothing more.
-    pub fn shows(&mut self, words: &str) {
+    /// Reads what programs show on the terminal, up to `words`, and returns it. Blocks if they show nothing more.
+    pub fn shows(&mut self, words: &str) -> String {
         let mut shown = String::new();
         let mut buffer = [0; 1024];
         while !shown.contains(words) {
             let count = self.keyboard.read(&mut buffer).expect("an open terminal");
             shown += &String::from_utf8_lossy(&buffer[..count]);
         }
+        shown
     }
 
     /// Stops the output of programs, as ^S does, or continues it.
