@@ -12,6 +12,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::policy::ForwardTarget;
+use crate::printable::is_printable;
 
 /// The answer to a greeting: the version, and the method 0, no authentication.
 pub(crate) const NO_AUTHENTICATION: [u8; 2] = [VERSION, 0];
@@ -194,7 +195,7 @@ fn check_version(version: u8) -> Result<(), SocksFault> {
 /// it is.
 fn name_of(bytes: &[u8]) -> Result<String, SocksFault> {
     let name = std::str::from_utf8(bytes).map_err(|_| SocksFault::Name)?;
-    let strange = |c: char| c.is_whitespace() || c.is_control();
+    let strange = |c: char| c.is_whitespace() || !is_printable(c);
     if name.contains(strange) {
         return Err(SocksFault::Name);
     }

@@ -9,6 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::policy::ForwardTarget;
+use crate::printable::is_printable;
 
 /// The value of `-L` or `-R`: where one end listens, and what the other end connects each connection to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -325,7 +326,7 @@ fn is_number(word: &str) -> bool {
 /// Returns true if a text may be the name of a host: no resolver takes other characters, and a terminal shows these as
 /// they are.
 pub(crate) fn is_name(text: &str) -> bool {
-    let strange = |c: char| c.is_whitespace() || c.is_control() || "[]*/\\@\u{fffd}".contains(c);
+    let strange = |c: char| c.is_whitespace() || !is_printable(c) || "[]*/\\@\u{fffd}".contains(c);
     !text.is_empty() && !text.starts_with('-') && !text.contains(strange)
 }
 

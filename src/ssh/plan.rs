@@ -3,6 +3,7 @@
 use std::{ffi::OsString, fmt, os::unix::ffi::OsStrExt};
 
 use super::stage::StageWork;
+use crate::printable::is_printable;
 
 /// A pipeline: what runs on which host, in order. The stages determine the edges: edge `k` is the input of stage `k`
 /// (counted from 0) and the output of stage `k - 1`. The first edge carries rdpipe's own input, the last one rdpipe's
@@ -193,11 +194,11 @@ impl StageHost {
     }
 }
 
-/// Checks the name of a user or a host: ssh must not read it as an option, and it must be one word without control
-/// characters.
+/// Checks the name of a user or a host: ssh must not read it as an option, and it must be one word that a terminal
+/// shows as it is.
 fn name(bytes: &[u8]) -> Result<&str, SegmentFault> {
     let name = std::str::from_utf8(bytes).map_err(|_| SegmentFault::Host)?;
-    let strange = |c: char| c.is_whitespace() || c.is_control();
+    let strange = |c: char| c.is_whitespace() || !is_printable(c);
     if name.starts_with('-') {
         return Err(SegmentFault::Dash);
     }

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::{AxisUnit, Bar, BarChart, Chart, Curve, CurveChart, Picture, scale::Scale};
+use crate::printable::is_printable;
 
 /// A point in pixels, from the left and from the top.
 type Point = (f64, f64);
@@ -316,7 +317,7 @@ fn rectangle((x, y): Point, (width, height): (f64, f64), colour: &str) -> Markup
 /// Draws a text. Its anchor (`start`, `middle` or `end`) is at the point, on the baseline.
 fn text((x, y): Point, anchor: &str, words: &str) -> Markup {
     // XML has no control characters.
-    let is_text = |c: char| !c.is_control() && !('\u{fffe}'..='\u{ffff}').contains(&c);
+    let is_text = |c: char| is_printable(c) && !('\u{fffe}'..='\u{ffff}').contains(&c);
     let words: String = words
         .chars()
         .map(|c| if is_text(c) { c } else { ' ' })

@@ -134,6 +134,59 @@ fn an_ordinary_user_serves_a_directory_that_only_reads() {
     copy(&here, &there("new")).tells(1, &["ermission denied"]);
 }
 
+/// The modes that a client gives to directories do not bind root, so the server is an ordinary user.
+#[test]
+fn no_client_locks_the_others_out() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can become another user");
+    }
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let mode_of =
+        |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let set_mode = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    set_mode(place.path(), 0o755);
+    fs::create_dir_all(at("here/closed/in/side")).unwrap();
+    fs::write(at("here/file"), "content").unwrap();
+    for closed in ["here/closed/in/side", "here/closed/in", "here/closed"] {
+        set_mode(&at(closed), 0);
+    }
+    fs::create_dir(at("root")).unwrap();
+    for client in ["alice", "bob"] {
+        super::add_client(place.path(), client);
+    }
+    for own in ["keys", "root"] {
+        std::os::unix::fs::chown(at(own), Some(65534), Some(65534)).unwrap();
+    }
+    let before = mode_of(&at("root"));
+    let server = serve(place.path(), &[]).user(65534).start();
+    let there = |path: &str| format!("127.0.0.1:{}:{path}", server.port());
+    let copy = |client: &str, options: &[&str], from: &str, to: &str| {
+        let (key, from) = (
+            at(client).display().to_string(),
+            at(from).display().to_string(),
+        );
+        let copy = super::rdcp(["--key-file", &key]).args(options);
+        copy.args([from, there(to)]).start().end()
+    };
+    let kept = "the directory that the server serves has kept its own metadata";
+    let closed = "modes of directories that their owner cannot use were not kept";
+    copy("alice", &["-a", "-T"], "here/closed", "/").tells(0, &[kept, closed]);
+    copy("alice", &["-r"], "here/closed", "/plain").exits(0);
+    assert_eq!(mode_of(&at("root")), before);
+    for to in [
+        "/new",
+        "/in/new",
+        "/in/side/new",
+        "/plain/new",
+        "/plain/in/side/new",
+    ] {
+        copy("bob", &[], "here/file", to).exits(0);
+    }
+}
+
 #[test]
 fn the_metrics_are_what_the_collector_reads() {
     let place = tempfile::tempdir().unwrap();
