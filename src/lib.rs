@@ -270,7 +270,6 @@ mod key;
 mod options;
 #[cfg(feature = "cli")]
 mod perf;
-#[cfg(feature = "cli")]
 mod places;
 mod printable;
 #[cfg(feature = "cli")]
@@ -297,11 +296,11 @@ pub use faults::Faults;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 pub use frameworks::PeerInfo;
 pub use key::{GeneratedKey, Key, KeyError, KeyId, KeyText};
-#[cfg(feature = "cli")]
-pub(crate) use transport::KeyAcceptor;
 pub use transport::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
     SendBuffer, Stats, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,
 };
+#[cfg(feature = "cli")]
+pub(crate) use transport::{KeyAcceptor, KnownKeys};
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};

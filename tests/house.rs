@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["copy", "forward", "perf"],
     &["ssh"],
     &["advice", "carry", "options", "reach"],
-    &["fd", "places", "process"],
+    &["fd", "process"],
 ];
 
 /// The layers of `src/transport`, from the top down.

@@ -8,17 +8,18 @@ use super::{
 use crate::{
     Direction, Stream,
     cli::{
-        server::{self, Client, Limits, ServerOptions, Service, SessionOutcome, Share},
+        server::{self, Client, Limits, ServerOptions, Service, SessionOutcome},
         shared::{
-            message::{Console, sentence},
+            message::{Console, Level, sentence},
             run::Exit,
             ticket::{self, TicketOffer},
         },
     },
     forward::{
         policy::ForwardPolicy,
-        tunnel::{Tunnel, TunnelFault, TunnelRole},
+        tunnel::{Tunnel, TunnelFault, TunnelRole, flows::TunnelObserver},
     },
+    places::Share,
     process::raise_descriptor_limit,
     ssh::edge::about_peer,
 };
@@ -54,7 +55,7 @@ pub(super) fn listen(args: &RdforwardArgs, console: &Console) -> Exit {
                 None => std::future::pending().await,
             }
         };
-        let ended = carry(stream, role, &own, cut).await;
+        let ended = carry(stream, role, reports::observer(&own, &[]), cut).await;
         ended.map_err(anyhow::Error::msg)
     })
 }
@@ -69,16 +70,12 @@ const TUNNELS: Share = Share {
 /// The connections of all tunnels at a time, if there are descriptors for so many.
 const MOST_CONNECTIONS: usize = 1 << 16;
 
-/// The part of the connections that one key may have.
-const SHARE_OF_ONE_KEY: usize = 4;
-
 /// Serves clients until a signal ends the server. Returns how the program ends.
 pub(super) fn serve(args: &ForwardServeArgs, console: &Console) -> Exit {
     let allowed: Vec<_> = args.allow.iter().map(ToString::to_string).collect();
     let service = TunnelService {
         policy: args.policy(),
         allowed: allowed.join(", "),
-        console: console.clone(),
     };
     let options = ServerOptions {
         key_file: &args.key_file,
@@ -105,10 +102,7 @@ fn connections(descriptors: Option<u64>) -> Share {
     let all = limit.map_or(MOST_CONNECTIONS, |limit| {
         (limit - limit / 4).clamp(1, MOST_CONNECTIONS)
     });
-    Share {
-        all,
-        of_one_key: all.div_ceil(SHARE_OF_ONE_KEY),
-    }
+    Share::quarter(all)
 }
 
 /// Connects the tunnels of clients to what a policy allows.
@@ -116,7 +110,6 @@ struct TunnelService {
     policy: ForwardPolicy,
     /// The policy in words.
     allowed: String,
-    console: Console,
 }
 
 impl Service for TunnelService {
@@ -128,13 +121,14 @@ impl Service for TunnelService {
     }
 
     async fn serve(&self, client: Client, stream: Stream) -> SessionOutcome {
-        client.log.print(Console::note, "connected");
+        client.log.print(Level::Note, "connected");
         let role = TunnelRole {
             policy: Some(self.policy.clone()),
             places: Some(client.places),
             ..TunnelRole::default()
         };
-        match carry(stream, role, &self.console, client.cut.reason()).await {
+        let observer = reports::client_observer(client.log);
+        match carry(stream, role, observer, client.cut.reason()).await {
             Ok(()) => SessionOutcome::Done("disconnected".to_owned()),
             Err(error) => SessionOutcome::Failed(error),
         }
@@ -146,10 +140,10 @@ impl Service for TunnelService {
 async fn carry(
     mut stream: Stream,
     role: TunnelRole,
-    console: &Console,
+    observer: TunnelObserver,
     cut: impl Future<Output = &'static str>,
 ) -> Result<(), String> {
-    let tunnel = Tunnel::far(role, reports::observer(console, &[]));
+    let tunnel = Tunnel::far(role, observer);
     let peer = stream.peer().to_owned();
     let ended = tokio::select! {
         ended = tunnel.run(&mut stream) => ended.map_err(|fault| match fault {

@@ -13,7 +13,7 @@ use std::{
 
 use super::key_file::{ClientKeysError, FileStamp, key_in_line, parse, read_key_file};
 use crate::{
-    Error, Key, KeyId, Listener, StreamConfig,
+    Error, Key, KeyId, KnownKeys, Listener, StreamConfig,
     key::{DIGEST_BYTES, keyed_digest, unreadable},
 };
 
@@ -71,9 +71,10 @@ impl ClientKeys {
         config: StreamConfig,
     ) -> Result<Listener, Error> {
         let on = async |address: IpAddr| {
-            let keys = self.clone();
-            let lookup = move |id| keys.find(id).map(|(_, key)| key);
-            Listener::bind_with((address, port), lookup, config.clone()).await
+            let (keys, names) = (self.clone(), self.clone());
+            let known = KnownKeys::many(move |id| keys.find(id).map(|(_, key)| key));
+            let known = known.named(move |id| names.find(id).map(|(name, _)| name));
+            Listener::bind_to((address, port), known, config.clone()).await
         };
         match on(Ipv6Addr::UNSPECIFIED.into()).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
