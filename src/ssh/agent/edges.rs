@@ -185,7 +185,15 @@ impl PendingEdge {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
         let establishing = establish(id, self.plan, self.requests, outbox, acceptance.clone());
-        match self.thread.run(establishing).await {
+        // The thread goes on with what it runs, so the end of the work ends it there.
+        let failed = Arc::clone(&context.first_fault);
+        let establishing = async move {
+            tokio::select! {
+                connected = establishing => Some(connected),
+                () = failed.failed() => None,
+            }
+        };
+        match self.thread.run(establishing).await? {
             Ok(stream) => {
                 let link = describe_link(&stream);
                 context.outbox.send(FromAgent::Connected { edge: id, link });
