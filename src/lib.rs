@@ -265,6 +265,9 @@ pub mod fuzzing {
     }
 }
 mod host;
+#[cfg(all(feature = "cli", any(test, fuzzing, feature = "fault-injection")))]
+#[doc(hidden)]
+pub mod hostile;
 mod key;
 #[cfg(feature = "cli")]
 mod options;

@@ -2,6 +2,8 @@
 
 mod copies;
 mod ends;
+#[cfg(feature = "fault-injection")]
+mod hostile;
 mod strangers;
 mod unfinished;
 
