@@ -207,6 +207,7 @@ impl CopyEngine {
                 let mut engine = engine.with_part(part);
                 if let Some(served) = served {
                     engine = engine.with_claims(served.claims);
+                    engine = engine.with_existing_rights(served.existing);
                     if served.is_privileged {
                         engine = engine.with_all_rights();
                     }

@@ -240,6 +240,21 @@ impl BaseDirectory {
         }
     }
 
+    /// Opens the directory `path` below this one, which no path leads out of. No symbolic link on the way is followed:
+    /// others may have made it.
+    ///
+    /// # Errors
+    ///
+    /// Fails as openat2(2) does: with `ELOOP` for a symbolic link, and with `EXDEV` if a name is `..`.
+    pub(crate) fn below(&self, path: &[u8]) -> Result<Self, Errno> {
+        let Self::Root(root) = self else {
+            return Err(Errno::INVAL);
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open_confined_with(root, path, flags, ResolveFlags::NO_SYMLINKS)?;
+        Ok(Self::Root(Arc::new(directory)))
+    }
+
     /// Returns true if no path leads out of the directory.
     pub(crate) fn is_confined(&self) -> bool {
         matches!(self, Self::Root(_))
@@ -308,6 +323,15 @@ impl BaseDirectory {
 }
 
 fn open_confined(root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    open_confined_with(root, path, flags, ResolveFlags::empty())
+}
+
+fn open_confined_with(
+    root: &OwnedFd,
+    path: &[u8],
+    flags: OFlags,
+    further: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
     if has_parent(path) || has_reserved(path) {
         return Err(Errno::XDEV);
     }
@@ -316,7 +340,7 @@ fn open_confined(root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, 
         [] => &b"."[..],
         path => path,
     };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | further;
     for _ in 0..TRIES {
         match openat2(root, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -471,6 +495,38 @@ mod tests {
         );
         let link = base.stat(b"absolute", AtFlags::SYMLINK_NOFOLLOW);
         assert!(link.is_ok());
+    }
+
+    #[test]
+    fn a_directory_below_is_a_root_of_its_own() {
+        let (_place, base) = served();
+        for path in ["in", "/in", "/in//.", "in/"] {
+            let inner = base.below(path.as_bytes()).unwrap();
+            for name in ["file", "/file"] {
+                assert!(
+                    inner.open(name.as_bytes(), OFlags::RDONLY).is_ok(),
+                    "{path}"
+                );
+            }
+            let out = inner.open(b"../in/file", OFlags::RDONLY).unwrap_err();
+            assert_eq!(out, Errno::XDEV);
+        }
+        assert!(
+            base.below(b"/")
+                .unwrap()
+                .open(b"in/file", OFlags::RDONLY)
+                .is_ok()
+        );
+        for (path, errno) in [
+            ("inside", Errno::LOOP),
+            ("relative", Errno::LOOP),
+            ("inside/deep", Errno::LOOP),
+            ("in/file", Errno::NOTDIR),
+            ("none", Errno::NOENT),
+            ("in/..", Errno::XDEV),
+        ] {
+            assert_eq!(base.below(path.as_bytes()).unwrap_err(), errno, "{path}");
+        }
     }
 
     #[test]

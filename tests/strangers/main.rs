@@ -2,7 +2,6 @@
 
 mod crowds;
 mod house;
-mod shares;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;

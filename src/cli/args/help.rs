@@ -121,9 +121,11 @@ Examples:
   $ pg_dump shop | rdcp - fs2:/backup/shop.sql
 
 Without ssh, a server and its clients:
-  store$ rdcp --new-key daq1 --key-file keys | ssh daq1 'umask 077; cat > mykey'
+  store$ rdcp --new-key 'daq1 append' --key-file keys | ssh daq1 'umask 077; cat > mykey'
   store$ rdcp --serve --root /srv/raw --key-file keys
   daq1$  rdcp --key-file mykey --remove-source-files /daq/*.evio store:10470:/run042/
+  Each client has a line NAME KEY [ro|wo|append] [SUBDIR] of the server's file: it may only read,
+  only write, or only add files, below SUBDIR of --root. Without a word it may do everything.
 
 Operands:
   HOST:PATH     a path on HOST, over ssh; HOST may begin with user@, and an IPv6 address is written
@@ -197,7 +199,8 @@ What clients may do:
   --allow db:5432      connect to port 5432 of db, if the client names it so; an IPv6 address is
                        written in brackets
   Nothing else: no other host, no UNIX socket, and no -R. Each client has a line NAME KEY of the key
-  file; a line can be added and removed while the server runs.";
+  file; a line can be added and removed while the server runs. A line that limits a client of
+  rdcp --serve is for copies only.";
 
 /// The examples and the meaning of the figures in `rdperf --help`.
 const RDPERF: &str = "\

@@ -55,7 +55,7 @@ pub(crate) struct RdcpArgs {
     pub(crate) fsync: bool,
 
     /// Read the key from the first line of FILE, for HOST:PORT:PATH; with --serve, those of all clients, a line NAME
-    /// KEY for each. Only its owner may be able to read FILE
+    /// KEY [ro|wo|append] [SUBDIR] for each. Only its owner may be able to read FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
 
@@ -304,16 +304,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT", requires = "serve")]
     pub(crate) listen_port: Option<u16>,
 
-    /// Let clients read files and not change them
+    /// Let clients read files and not change them, whatever their lines in the key file say
     #[arg(long, requires = "serve", conflicts_with = "write_only")]
     pub(crate) read_only: bool,
 
-    /// Let clients write files and not read them
+    /// Let clients write files and not read them, whatever their lines say; tell them no names and no sizes
     #[arg(long, requires = "serve")]
     pub(crate) write_only: bool,
 
-    /// Serve at most this many copies at a time, and a quarter of them for one of several keys; further ones wait for
-    /// their turn [default: 64]
+    /// Serve at most this many copies at a time; further ones wait for their turn [default: 64]
     #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) max_clients: Option<u16>,
 
@@ -329,7 +328,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SECS", requires = "serve", value_parser = options::duration)]
     pub(crate) grace: Option<Duration>,
 
-    /// Make a key for the client NAME, add its line to the file of --key-file, and print the line for the client
+    /// Make a key for the client NAME, add its line to the file of --key-file, and print the line for the
+    /// client; NAME may be followed by what the client may do: 'NAME append run042'
     #[arg(long, value_name = "NAME")]
     pub(crate) new_key: Option<String>,
 }

@@ -11,13 +11,16 @@ use std::{
     time::SystemTime,
 };
 
-use super::key_file::{ClientKeysError, FileStamp, key_in_line, parse, read_key_file};
+use super::{
+    key_file::{ClientKeysError, FileStamp, key_in_line, parse, read_key_file},
+    rights::ClientRights,
+};
 use crate::{
-    Error, Key, KeyId, KnownKeys, Listener, StreamConfig,
+    Error, Key, KeyId, Listener, StreamConfig,
     key::{DIGEST_BYTES, keyed_digest, unreadable},
 };
 
-/// The keys of the clients, from a file with a line `NAME KEY` for each of them.
+/// The keys of the clients, from a file with a line for each of them.
 ///
 /// A clone is the same table: all clones see a reload.
 #[derive(Clone)]
@@ -48,11 +51,9 @@ impl ClientKeys {
         Ok((Self(Arc::new(shared)), warning))
     }
 
-    /// Returns the name and the key of the client whose key has this id. Does not block.
-    pub(in crate::cli) fn find(&self, id: KeyId) -> Option<(Arc<str>, Key)> {
-        let table = self.0.table();
-        let client = table.clients.get(&id)?;
-        Some((Arc::clone(&client.name), client.key.clone()))
+    /// Returns the client whose key has this id. Does not block.
+    pub(in crate::cli) fn find(&self, id: KeyId) -> Option<KnownClient> {
+        self.0.table().clients.get(&id).cloned()
     }
 
     /// Returns the number of clients.
@@ -71,10 +72,9 @@ impl ClientKeys {
         config: StreamConfig,
     ) -> Result<Listener, Error> {
         let on = async |address: IpAddr| {
-            let (keys, names) = (self.clone(), self.clone());
-            let known = KnownKeys::many(move |id| keys.find(id).map(|(_, key)| key));
-            let known = known.named(move |id| names.find(id).map(|(name, _)| name));
-            Listener::bind_to((address, port), known, config.clone()).await
+            let keys = self.clone();
+            let lookup = move |id| keys.find(id).map(|client| client.key);
+            Listener::bind_with((address, port), lookup, config.clone()).await
         };
         match on(Ipv6Addr::UNSPECIFIED.into()).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
@@ -135,6 +135,8 @@ pub(in crate::cli) struct KeyChanges {
     pub(in crate::cli) removed: Vec<Arc<str>>,
     /// Clients that have another key.
     pub(in crate::cli) replaced: Vec<Arc<str>>,
+    /// Clients that have other rights, and the same key.
+    pub(in crate::cli) limited: Vec<Arc<str>>,
     /// A sentence that warns about the file, if there was none before or another one.
     pub(in crate::cli) warning: Option<String>,
     /// True if the last reload failed.
@@ -148,14 +150,16 @@ impl KeyChanges {
     }
 
     fn between(old: &KeyTable, new: &KeyTable) -> Self {
-        let (old, new) = (old.ids(), new.ids());
+        let (old, new) = (old.by_name(), new.by_name());
         let mut changes = Self::default();
-        for (name, id) in &new {
-            match old.get(name) {
-                Some(before) if before == id => {}
-                Some(_) => changes.replaced.push(Arc::clone(name)),
-                None => changes.added.push(Arc::clone(name)),
-            }
+        for (name, (id, rights)) in &new {
+            let list = match old.get(name) {
+                Some((before, _)) if before != id => &mut changes.replaced,
+                Some((_, before)) if before != rights => &mut changes.limited,
+                Some(_) => continue,
+                None => &mut changes.added,
+            };
+            list.push(Arc::clone(name));
         }
         let removed = old.into_keys().filter(|name| !new.contains_key(name));
         changes.removed = removed.collect();
@@ -169,6 +173,7 @@ impl fmt::Display for KeyChanges {
             ("added", &self.added),
             ("revoked", &self.removed),
             ("new key for", &self.replaced),
+            ("new rights for", &self.limited),
         ];
         let mut separator = "the clients have changed: ";
         for (what, names) in lists {
@@ -263,7 +268,13 @@ impl SharedKeys {
                 Some(key) => key.clone(),
                 None => key_in_line(&self.path, line.number, line.key)?,
             };
-            table.insert(line.name.into(), key, mark);
+            let client = KnownClient {
+                name: line.name.into(),
+                key,
+                rights: line.rights,
+                number: line.number,
+            };
+            table.insert(client, mark);
         }
         Ok((table, warning))
     }
@@ -282,17 +293,24 @@ struct KeyTable {
     marks: HashMap<[u8; DIGEST_BYTES], KeyId>,
 }
 
-/// A client that has a key.
-struct KnownClient {
-    name: Arc<str>,
-    key: Key,
+/// A client that has a line in the key file.
+#[derive(Clone)]
+pub(in crate::cli) struct KnownClient {
+    /// The name of the client.
+    pub(in crate::cli) name: Arc<str>,
+    /// The key of the client.
+    pub(in crate::cli) key: Key,
+    /// What the client may do.
+    pub(in crate::cli) rights: ClientRights,
+    /// The number of the line, from 1.
+    pub(in crate::cli) number: usize,
 }
 
 impl KeyTable {
-    fn insert(&mut self, name: Arc<str>, key: Key, mark: [u8; DIGEST_BYTES]) {
-        let id = key.id();
+    fn insert(&mut self, client: KnownClient, mark: [u8; DIGEST_BYTES]) {
+        let id = client.key.id();
         self.marks.insert(mark, id);
-        self.clients.insert(id, KnownClient { name, key });
+        self.clients.insert(id, client);
     }
 
     /// Returns the key whose text has this mark.
@@ -301,10 +319,11 @@ impl KeyTable {
         Some(&client.key)
     }
 
-    /// Returns the ids of the keys by the names of the clients.
-    fn ids(&self) -> BTreeMap<Arc<str>, KeyId> {
-        let ids = self.clients.iter();
-        ids.map(|(id, client)| (Arc::clone(&client.name), *id))
+    /// Returns the ids of the keys and the rights, by the names of the clients.
+    fn by_name(&self) -> BTreeMap<Arc<str>, (KeyId, &ClientRights)> {
+        let clients = self.clients.iter();
+        clients
+            .map(|(id, client)| (Arc::clone(&client.name), (*id, &client.rights)))
             .collect()
     }
 }
@@ -314,7 +333,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
 
     use super::*;
-    use crate::cli::server::new_key::new_client_line;
+    use crate::cli::server::new_key::new_client;
 
     /// A key file in its own directory.
     struct TestKeyFile(tempfile::TempDir);
@@ -349,15 +368,15 @@ mod tests {
 
     /// A line of a new client, and the id of its key.
     fn client(name: &str) -> (String, KeyId) {
-        let line = new_client_line(name).unwrap();
+        let line = new_client(name).unwrap().server_line;
         let key = line.split_once(' ').unwrap().1;
         (format!("{}\n", *line), Key::parse(key).unwrap().id())
     }
 
     fn name_of(keys: &ClientKeys, id: KeyId) -> Option<String> {
-        let (name, key) = keys.find(id)?;
-        assert_eq!(key.id(), id);
-        Some(name.to_string())
+        let client = keys.find(id)?;
+        assert_eq!(client.key.id(), id);
+        Some(client.name.to_string())
     }
 
     fn names(names: &[&str]) -> Vec<Arc<str>> {
@@ -444,6 +463,23 @@ mod tests {
     }
 
     #[test]
+    fn a_reload_brings_other_rights() {
+        let (alice, alice_id) = client("alice");
+        let file = TestKeyFile::new(&alice);
+        let keys = file.load();
+        assert!(keys.find(alice_id).unwrap().rights == ClientRights::ALL);
+        file.replace(&format!("# clients\n{} append /run\n", alice.trim()));
+        let changes = keys.reload_if_changed().unwrap().unwrap();
+        assert_eq!(
+            changes.to_string(),
+            "the clients have changed: new rights for alice"
+        );
+        let found = keys.find(alice_id).unwrap();
+        assert!(found.rights == ClientRights::parse(b"append /run").unwrap());
+        assert_eq!(found.number, 2);
+    }
+
+    #[test]
     fn a_broken_file_leaves_the_table_and_is_reported_once() {
         let (alice, alice_id) = client("alice");
         let file = TestKeyFile::new(&alice);
@@ -481,7 +517,13 @@ mod tests {
         assert!(keys.0.table().key_with(&mark).is_some());
         let planted = Key::generate().unwrap();
         let mut table = KeyTable::default();
-        table.insert("alice".into(), planted.key().clone(), mark);
+        let client = KnownClient {
+            name: "alice".into(),
+            key: planted.key().clone(),
+            rights: ClientRights::ALL,
+            number: 1,
+        };
+        table.insert(client, mark);
         keys.0.replace_table(table);
         file.replace("alicia secret_key\n");
         let changes = keys.reload_if_changed().unwrap().unwrap();

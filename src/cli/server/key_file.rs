@@ -1,7 +1,8 @@
 //! The files with the keys of clients: the file of the server, the file of one client, and the format of their lines.
 //!
-//! A line is `NAME KEY`, separated by white space. Empty lines and lines that begin with `#` are skipped. No error
-//! contains text of the file: a user who swaps name and key must not find the key in a log.
+//! A line is `NAME KEY [ro|wo|append] [SUBDIR]`, separated by white space; [`ClientRights`] is what follows the key. Empty
+//! lines and lines that begin with `#` are skipped. No error contains text of the file: a user who swaps name and key must
+//! not find the key in a log.
 
 use std::{
     collections::HashMap,
@@ -14,6 +15,7 @@ use std::{
 
 use zeroize::Zeroizing;
 
+use super::rights::{ClientRights, split_word};
 use crate::{
     Key, KeyError,
     key::{MAX_LINE_BYTES, first_line, open_key_file, resembles_ours, unreadable},
@@ -29,7 +31,7 @@ const FIRST_BUFFER_BYTES: usize = 64 << 10;
 /// have the same time; the longest step is 2 s, that of FAT.
 const CLOCK_STEP: Duration = Duration::from_secs(2);
 
-/// Reads the key of a client from the first line of a file: `KEY`, or `NAME KEY` as in the file of the server. If
+/// Reads the key of a client from the first line of a file: `KEY`, or a line of the server's file. If
 /// this user is root and the file belongs to another user, the second part of the result is a sentence that warns about
 /// it.
 ///
@@ -168,7 +170,7 @@ pub(super) fn read_to_end(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8
 pub(in crate::cli) const MAX_NAME_BYTES: usize = 64;
 
 /// A line of the key file.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(in crate::cli) struct ClientLine<'a> {
     /// The number of the line, from 1.
     pub(in crate::cli) number: usize,
@@ -176,6 +178,8 @@ pub(in crate::cli) struct ClientLine<'a> {
     pub(in crate::cli) name: &'a str,
     /// The text of the client's key, as it is in the file.
     pub(in crate::cli) key: &'a [u8],
+    /// What the client may do.
+    pub(in crate::cli) rights: ClientRights,
 }
 
 /// The error in a line of the key file.
@@ -200,9 +204,17 @@ pub(in crate::cli) enum LineFault {
     /// The line has no key.
     #[error("no key; write NAME KEY")]
     NoKey,
-    /// The line has more than two words.
-    #[error("more than a name and a key; a key here has no white space")]
-    TooManyWords,
+    /// What follows the key is neither a right nor a directory.
+    #[error(
+        "neither ro, wo or append follows the key, nor a directory that begins with /; a key here has no white space"
+    )]
+    Right,
+    /// The directory of the client cannot be one below the root of the server.
+    #[error("the directory of a client has no .. in it, and no NUL")]
+    Directory,
+    /// A line has a line end in it.
+    #[error("one client is one line, without a line end in it")]
+    LineEnd,
     /// The name is that of an earlier line.
     #[error("the same name as in line {0}; each client needs its own")]
     NameTwice(usize),
@@ -239,52 +251,61 @@ pub(in crate::cli) fn parse(text: &[u8]) -> Result<Vec<ClientLine<'_>>, LineErro
             line: number,
             fault,
         };
-        let Some((name, key)) = parse_line(line).map_err(failed)? else {
+        let Some(client) = parse_line(number, line).map_err(failed)? else {
             continue;
         };
-        if let Some(earlier) = names.insert(name, number) {
+        if let Some(earlier) = names.insert(client.name, number) {
             return Err(failed(LineFault::NameTwice(earlier)));
         }
-        if let Some(earlier) = keys.insert(key, number) {
+        if let Some(earlier) = keys.insert(client.key, number) {
             return Err(failed(LineFault::KeyTwice(earlier)));
         }
-        clients.push(ClientLine { number, name, key });
+        clients.push(client);
     }
     Ok(clients)
 }
 
-/// Returns the name and the key of a line, or `None` for a line that is skipped.
-fn parse_line(line: &[u8]) -> Result<Option<(&str, &[u8])>, LineFault> {
+/// Returns the client of a line, or `None` for a line that is skipped.
+fn parse_line(number: usize, line: &[u8]) -> Result<Option<ClientLine<'_>>, LineFault> {
     if line.len() > MAX_LINE_BYTES {
         return Err(LineFault::TooLong);
     }
     if line.starts_with(b"#") {
         return Ok(None);
     }
-    let mut words = words(line);
-    let Some(name) = words.next() else {
+    let (name, rest) = split_word(line);
+    if name.is_empty() {
         return Ok(None);
-    };
-    let name = check_name(name)?;
-    let key = words.next().ok_or(LineFault::NoKey)?;
-    match words.next() {
-        None => Ok(Some((name, key))),
-        Some(_) => Err(LineFault::TooManyWords),
     }
+    let name = check_name(name)?;
+    let (key, rest) = split_word(rest);
+    if key.is_empty() {
+        return Err(LineFault::NoKey);
+    }
+    Ok(Some(ClientLine {
+        number,
+        name,
+        key,
+        rights: ClientRights::parse(rest)?,
+    }))
 }
 
-/// Returns the text of the key in the first line of a client's own file: `KEY` or `NAME KEY`.
+/// Returns the text of the key in the first line of a client's own file: `KEY`, or a line of the server's file.
 ///
 /// # Errors
 ///
 /// Fails if the line is neither.
 pub(in crate::cli) fn key_of_client_line(line: &[u8]) -> Result<&[u8], LineFault> {
-    let mut words = words(line);
-    let first = words.next().ok_or(LineFault::NoKey)?;
-    match (words.next(), words.next()) {
-        (None, _) => Ok(first),
-        (Some(key), None) => check_name(first).map(|_| key).map_err(LineFault::Name),
-        (Some(_), Some(_)) => Err(LineFault::TooManyWords),
+    let (first, rest) = split_word(line);
+    let (key, rest) = split_word(rest);
+    match (first, key) {
+        ([], _) => Err(LineFault::NoKey),
+        (first, []) => Ok(first),
+        (name, key) => {
+            check_name(name)?;
+            ClientRights::parse(rest)?;
+            Ok(key)
+        }
     }
 }
 
@@ -307,12 +328,6 @@ pub(in crate::cli) fn check_name(name: &[u8]) -> Result<&str, NameFault> {
     std::str::from_utf8(name).map_err(|_| NameFault::Characters)
 }
 
-/// Returns the words of a line.
-fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    line.split(u8::is_ascii_whitespace)
-        .filter(|word| !word.is_empty())
-}
-
 /// The body of the fuzz target: what a key file says of each client is what a client reads from that line.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(data: &[u8]) {
@@ -323,6 +338,17 @@ pub(crate) fn fuzz(data: &[u8]) {
         assert!(check_name(client.name.as_bytes()).is_ok());
         let line = [client.name.as_bytes(), b" ", client.key].concat();
         assert_eq!(key_of_client_line(&line).ok(), Some(client.key));
+        let line = data.split(|byte| *byte == b'\n').nth(client.number - 1);
+        assert_eq!(
+            key_of_client_line(line.unwrap_or_default()).ok(),
+            Some(client.key)
+        );
+        let directory = client.rights.directory.unwrap_or_default();
+        assert!(
+            !directory
+                .split(|byte| *byte == b'/')
+                .any(|name| name == b"..")
+        );
     }
 }
 
@@ -415,8 +441,7 @@ mod tests {
 
     #[test]
     fn a_line_has_a_name_and_a_key() {
-        let text =
-            "# clients of the DAQ\n\nhallb  secret\r\n\t hall-d:2 \t s3#cret \n \n#old key\nc k";
+        let text = "# clients of the DAQ\n\nhallb  secret\r\n\t hall-d:2 \t s3#cret \n \n#old key\nc k append a b";
         let clients = parse(text.as_bytes()).ok().unwrap();
         let found: Vec<_> = clients.iter().map(|c| (c.number, c.name, c.key)).collect();
         assert_eq!(
@@ -427,6 +452,9 @@ mod tests {
                 (7, "c", b"k")
             ]
         );
+        let rights: Vec<_> = clients.into_iter().map(|client| client.rights).collect();
+        let append = ClientRights::parse(b"append a b").unwrap();
+        assert!(rights == [ClientRights::ALL, ClientRights::ALL, append]);
         assert!(parse(b"").ok().unwrap().is_empty());
     }
 
@@ -445,7 +473,8 @@ mod tests {
             ("a\x07b key", (1, LineFault::Name(NameFault::Characters))),
             (" #a key", (1, LineFault::Name(NameFault::Comment))),
             (&swapped, (1, LineFault::Name(NameFault::Key))),
-            ("a pass phrase", (1, LineFault::TooManyWords)),
+            ("a pass phrase", (1, LineFault::Right)),
+            ("a 1\nb 2 wo /../x", (2, LineFault::Directory)),
             ("a 1\n\na 2", (3, LineFault::NameTwice(1))),
             ("#\na 1\nb 2\nc 1", (4, LineFault::KeyTwice(2))),
             (&long_line, (1, LineFault::TooLong)),
@@ -462,6 +491,8 @@ mod tests {
             "hunter2 a\nhunter2 b",
             "a hunter2\nb hunter2",
             "a hunter2 b",
+            "a b hunter2",
+            "a b append hunter2/..",
             "hunter2",
         ];
         for text in texts {
@@ -483,6 +514,7 @@ mod tests {
             " secret ",
             "alice secret",
             "alice\tsecret ",
+            "alice secret append run 42",
         ] {
             assert_eq!(
                 key_of_client_line(line.as_bytes()),
@@ -494,7 +526,7 @@ mod tests {
             ("", LineFault::NoKey),
             (" ", LineFault::NoKey),
             ("# clients", LineFault::Name(NameFault::Comment)),
-            ("a pass phrase", LineFault::TooManyWords),
+            ("a pass phrase", LineFault::Right),
         ] {
             assert_eq!(key_of_client_line(line.as_bytes()), Err(expected), "{line}");
         }
@@ -503,7 +535,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_breaks_the_parser(
-            text in prop::collection::vec(prop::sample::select(&b"ab# \t\r\n\x00\xff"[..]), 0..60),
+            text in prop::collection::vec(prop::sample::select(&b"abro# /.\t\r\n\x00\xff"[..]), 0..60),
         ) {
             let _ = key_of_client_line(&text);
             if let Ok(clients) = parse(&text) {
@@ -513,6 +545,17 @@ mod tests {
                     let line = lines[client.number - 1];
                     prop_assert_eq!(key_of_client_line(line), Ok(client.key));
                 }
+            }
+        }
+
+        #[test]
+        fn an_error_of_any_line_has_no_text_of_it(word in "hunter[0-9]{1,9}", line in "(@| |/|ro|wo|append|\\.\\.|#|rdk1|\t){1,9}") {
+            let line = line.replace('@', &word);
+            if let Err(error) = parse(line.as_bytes()) {
+                prop_assert!(!error.to_string().contains(&word), "{}", error);
+            }
+            if let Err(fault) = key_of_client_line(line.as_bytes()) {
+                prop_assert!(!fault.to_string().contains(&word), "{}", fault);
             }
         }
 

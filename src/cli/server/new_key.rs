@@ -13,44 +13,76 @@ use std::{
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use zeroize::Zeroizing;
 
-use super::key_file::{ClientKeysError, LineError, NameFault, check_name, parse, read_to_end};
+use super::{
+    key_file::{ClientKeysError, LineError, LineFault, NameFault, check_name, parse, read_to_end},
+    rights::split_word,
+};
 use crate::{
     Key, KeyError,
     fd::sync,
     key::{check_key_file, unreadable},
 };
 
-/// Makes a key for a new client, and returns the client's line, without a line end.
+/// A client with a new key. The lines have no line ends.
+pub(in crate::cli) struct NewClient {
+    /// The line of the server's key file.
+    pub(in crate::cli) server_line: Zeroizing<String>,
+    /// The line of the client's own file.
+    pub(in crate::cli) client_line: Zeroizing<String>,
+}
+
+/// Makes a key for a new client. `client` is its line without the key: `NAME [ro|wo|append] [SUBDIR]`.
 ///
 /// # Errors
 ///
-/// Fails if no client may have this name, or if the system returns no random bytes.
-pub(in crate::cli) fn new_client_line(name: &str) -> Result<Zeroizing<String>, NewClientError> {
-    let name = check_name(name.as_bytes())?;
+/// Fails if there is no such line, or if the system returns no random bytes.
+pub(in crate::cli) fn new_client(client: &str) -> Result<NewClient, NewClientError> {
+    let (name, rights) = split_word(client.as_bytes());
+    check_name(name)?;
+    let (name, rights) = client.split_at(client.len() - rights.len());
+    let (name, rights) = (name.trim_ascii(), rights.trim_ascii());
     let key = Key::generate()?.text();
-    // The string has its full capacity from the start: growing it would leave copies of the key in memory.
-    let mut line = Zeroizing::new(String::with_capacity(name.len() + 1 + key.len()));
-    line.push_str(name);
-    line.push(' ');
-    line.push_str(&key);
-    Ok(line)
+    // The strings have their full capacity from the start: growing one would leave copies of the key in memory.
+    let mut line = Zeroizing::new(String::with_capacity(client.len() + key.len() + 2));
+    for part in [name, " ", &key] {
+        line.push_str(part);
+    }
+    let client_line = line.clone();
+    if !rights.is_empty() {
+        line.push(' ');
+        line.push_str(rights);
+    }
+    let line_end = LineFault::LineEnd;
+    match parse(line.as_bytes()) {
+        Err(error) => Err(error.fault.into()),
+        Ok(_) if rights.contains('\n') => Err(line_end.into()),
+        Ok(_) => Ok(NewClient {
+            server_line: line,
+            client_line,
+        }),
+    }
 }
 
 /// Makes a key for a new client, and appends its line to a key file, which is made if it does not exist. Returns the
-/// client's line, without a line end, when the file is on the disk. If this user is root and the file belongs to another
-/// user, the second part of the result is a sentence that warns about it.
+/// line of the client's own file, without a line end, when the server's file is on the disk. If this user is root and that
+/// file belongs to another user, the second part of the result is a sentence that warns about it.
+///
+/// `client` is the line without the key: `NAME [ro|wo|append] [SUBDIR]`.
 ///
 /// Blocks while another process adds a client to the file.
 ///
 /// # Errors
 ///
-/// Fails if no client may have this name or if one has it already, if others can read or change the file, if a line of
+/// Fails if there is no such line or if a client has the name already, if others can read or change the file, if a line of
 /// it is wrong, or if it cannot be written. The file is then as it was.
 pub(in crate::cli) fn add_client(
     path: &Path,
-    name: &str,
+    client: &str,
 ) -> Result<(Zeroizing<String>, Option<String>), NewClientError> {
-    let line = new_client_line(name)?;
+    let NewClient {
+        server_line,
+        client_line,
+    } = new_client(client)?;
     let failed = |source| NewClientError::Write {
         path: path.to_owned(),
         source,
@@ -71,8 +103,9 @@ pub(in crate::cli) fn add_client(
     let warning = check_key_file(path, &file)?;
     let text = read_to_end(&mut file).map_err(|source| unreadable(path, source))?;
     let text = text.ok_or_else(|| ClientKeysError::TooLarge(path.to_owned()))?;
+    let name = client.split_ascii_whitespace().next().unwrap_or_default();
     check_new_name(path, &text, name)?;
-    append(&mut file, &text, &line).map_err(failed)?;
+    append(&mut file, &text, &server_line).map_err(failed)?;
     sync_folder(path).map_err(failed)?;
     let (written, named) = (file.metadata(), path.metadata());
     let (written, named) = (written.map_err(failed)?, named.map_err(failed)?);
@@ -80,7 +113,7 @@ pub(in crate::cli) fn add_client(
         let why = "another program has replaced it meanwhile; run the command again";
         return Err(failed(io::Error::other(why)));
     }
-    Ok((line, warning))
+    Ok((client_line, warning))
 }
 
 /// Checks that a key file has no wrong line, and no client of this name.
@@ -143,6 +176,9 @@ pub(in crate::cli) enum NewClientError {
     /// The name is not allowed.
     #[error(transparent)]
     Name(#[from] NameFault),
+    /// What follows the name is not allowed.
+    #[error(transparent)]
+    Line(#[from] LineFault),
     /// No key could be made, or the key file is not protected.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -172,7 +208,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt, thread};
 
     use super::*;
-    use crate::cli::server::key_file::key_of_client_line;
+    use crate::cli::server::{key_file::key_of_client_line, rights::ClientRights};
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -180,14 +216,36 @@ mod tests {
 
     #[test]
     fn a_new_line_can_be_parsed_and_has_a_new_key() {
-        let line = new_client_line("alice").unwrap();
-        let clients = parse(line.as_bytes()).ok().unwrap();
-        assert_eq!(clients[0].name, "alice");
-        assert!(Key::parse(clients[0].key).is_ok());
-        assert_eq!(key_of_client_line(line.as_bytes()), Ok(clients[0].key));
-        assert_ne!(*line, *new_client_line("alice").unwrap());
-        for name in ["", "a b", "#a", "rdk1", "RDK1abc", "\u{e4}", "a\n"] {
-            assert!(new_client_line(name).is_err(), "{name:?}");
+        for (given, rights) in [
+            ("alice", &b""[..]),
+            (" alice append  run 42 ", b"append run 42"),
+            ("alice /run", b"/run"),
+        ] {
+            let new = new_client(given).unwrap();
+            let clients = parse(new.server_line.as_bytes()).ok().unwrap();
+            let expected = ClientRights::parse(rights).unwrap();
+            assert!(clients[0].name == "alice" && clients[0].rights == expected);
+            assert!(Key::parse(clients[0].key).is_ok());
+            let lines = [&new.server_line, &new.client_line];
+            assert_eq!(
+                lines.map(|line| key_of_client_line(line.as_bytes())),
+                [Ok(clients[0].key); 2]
+            );
+            assert_eq!(new.client_line.split(' ').count(), 2);
+            assert_ne!(*new.client_line, *new_client(given).unwrap().client_line);
+        }
+        for wrong in [
+            "",
+            "a b",
+            "#a",
+            "rdk1",
+            "RDK1abc",
+            "\u{e4}",
+            "a /x\nb k",
+            "a\nb",
+            "a /..",
+        ] {
+            assert!(new_client(wrong).is_err(), "{wrong:?}");
         }
     }
 

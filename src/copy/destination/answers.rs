@@ -210,7 +210,8 @@ impl AskedFolder {
         if !is_kept(state, entry, found, is_same) {
             return None;
         }
-        if !is_same {
+        // What is the same is not told to one who may not read.
+        if !is_same || !state.existing.reads {
             return Some(AnswerKind::Keep);
         }
         // Another source would replace it. Another name of the same file may be replaced.
@@ -325,7 +326,7 @@ fn is_kept(state: &DestinationState, entry: &AskedEntry, found: &Stat, is_same: 
         ExistingFiles::ReplaceOlder => is_same || modified(found) >= entry.modified,
         ExistingFiles::ReplaceDifferent => is_same,
         // A run that continues another does not send again what that has finished.
-        ExistingFiles::Replace => state.options.resume && is_same,
+        ExistingFiles::Replace => state.options.resume && is_same && state.existing.reads,
     }
 }
 

@@ -6,8 +6,11 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, fstat, mknodat, openat, statat, symlinkat, unlinkat},
-    io::{Errno, retry_on_intr, write},
+    fs::{
+        AtFlags, FileType, Mode, OFlags, Stat, fstat, mknodat, openat, readlinkat, statat,
+        symlinkat, unlinkat,
+    },
+    io::{Errno, pread, retry_on_intr, write},
 };
 
 use super::{
@@ -288,7 +291,7 @@ impl CurrentFolder {
         name: &EntryName,
     ) -> Result<(), PlacingFault> {
         let local = self.local.join(name);
-        rename_over(state, self.target(), temporary.as_bytes(), name, &local)?;
+        rename_or_match(state, self.target(), temporary.as_bytes(), name, &local)?;
         temporary.note_renamed();
         Ok(())
     }
@@ -384,6 +387,7 @@ pub(super) fn rename_over(
     let rename = || state.written.rename(folder, from, name.as_bytes());
     let cannot = |fault| match fault {
         RenameFault::Taken(why) => PlacingFault::Other(why.to_owned()),
+        RenameFault::Exists => PlacingFault::Exists,
         RenameFault::System(errno) => PlacingFault::new("cannot rename", errno),
     };
     state.check_running().map_err(PlacingFault::Other)?;
@@ -396,6 +400,120 @@ pub(super) fn rename_over(
         }
         Err(fault) => Err(cannot(fault)),
     }
+}
+
+/// Gives the entry `from` the name `name` in its folder, as [`rename_over`] does. If the source may replace nothing, and
+/// what has the name is the same, removes `from` instead: a copy that was cut before the source learned that the entry
+/// has its name sends it again.
+///
+/// # Errors
+///
+/// Fails with the reason for the user.
+pub(super) fn rename_or_match(
+    state: &DestinationState,
+    folder: TargetFolder<'_>,
+    from: &[u8],
+    name: &EntryName,
+    local: &RelativePath,
+) -> Result<(), PlacingFault> {
+    let fault = match rename_over(state, folder, from, name, local) {
+        Err(fault @ PlacingFault::Exists) => fault,
+        result => return result,
+    };
+    let found = match same_entry(state, folder.fd, from, name.as_bytes()) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Err(fault),
+        Err(why) => return Err(PlacingFault::Other(why)),
+    };
+    unlinkat(folder.fd, from, AtFlags::empty()).map_err(|errno| {
+        let why = errno_text(errno);
+        PlacingFault::Other(format!(
+            "exists already, but its temporary file cannot be removed: {why}"
+        ))
+    })?;
+    state.written.note(&found);
+    Ok(())
+}
+
+/// Compares the new entry `from` with the entry `name` of the folder. Returns the latter if both are files with the same
+/// contents or symbolic links with the same target; with `-a`, they have the same mode and time of modification too.
+///
+/// # Errors
+///
+/// Fails with the reason for the user if a file cannot be read, or the copy is ended.
+fn same_entry(
+    state: &DestinationState,
+    folder: BorrowedFd<'_>,
+    from: &[u8],
+    name: &[u8],
+) -> Result<Option<Stat>, String> {
+    let stat = |name: &[u8]| statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(errno_text);
+    let (new, found) = (stat(from)?, stat(name)?);
+    let kind = EntryKind::of(&found);
+    let metadata = |stat: &Stat| (stat.st_mode, stat.st_mtime, stat.st_mtime_nsec);
+    let is_like = EntryKind::of(&new) == kind
+        && new.st_size == found.st_size
+        && (!state.keeper.keeps_all() || metadata(&new) == metadata(&found));
+    let is_same = is_like
+        && match kind {
+            Some(EntryKind::File) => same_contents(state, folder, from, name)?,
+            Some(EntryKind::Symlink) => {
+                let target = |name: &[u8]| readlinkat(folder, name, Vec::new());
+                target(from).map_err(errno_text)? == target(name).map_err(errno_text)?
+            }
+            _ => false,
+        };
+    Ok(is_same.then_some(found))
+}
+
+/// Returns true if two files of one size in a folder have the same contents.
+fn same_contents(
+    state: &DestinationState,
+    folder: BorrowedFd<'_>,
+    one: &[u8],
+    other: &[u8],
+) -> Result<bool, String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |name: &[u8]| openat(folder, name, flags, Mode::empty()).map_err(errno_text);
+    let (one, other) = (open(one)?, open(other)?);
+    let mut buffers = [vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]];
+    let mut offset = 0;
+    loop {
+        state.check_running()?;
+        let [own, there] = &mut buffers;
+        let count = match retry_on_intr(|| pread(&one, &mut own[..], offset)) {
+            Ok(0) => return Ok(true),
+            Ok(count) => count,
+            Err(errno) => {
+                return Err(format!(
+                    "cannot read it again: {}",
+                    errno_text::<Errno>(errno)
+                ));
+            }
+        };
+        let there = &mut there[..count];
+        if !read_at(&other, there, offset) || own[..count] != *there {
+            return Ok(false);
+        }
+        offset += count as u64;
+    }
+}
+
+/// The bytes of two files that are compared at a time.
+const COMPARED_BYTES: usize = 256 << 10;
+
+/// Fills a buffer from an offset of a file. Returns false if that is not possible.
+fn read_at(fd: &OwnedFd, mut buffer: &mut [u8], mut offset: u64) -> bool {
+    while !buffer.is_empty() {
+        match retry_on_intr(|| pread(fd, &mut *buffer, offset)) {
+            Ok(0) | Err(_) => return false,
+            Ok(count) => {
+                buffer = &mut buffer[count..];
+                offset += count as u64;
+            }
+        }
+    }
+    true
 }
 
 /// Removes the directory `name`, which is in the way of an entry, if the user has asked to mirror.

@@ -254,7 +254,7 @@ impl FolderTable {
     /// With `-a`, gives a normal user the right to write in a folder of the copy. Keeps the mode that the folder had.
     fn unlock(&self, state: &DestinationState, local: &RelativePath, folder: BorrowedFd<'_>) {
         let is_kept = state.keeper.is_root() || state.placement.is_served_itself(local);
-        if is_kept || !state.keeper.keeps_all() {
+        if is_kept || !state.keeper.keeps_all() || !state.existing.replaces {
             return;
         }
         if let Some(mode) = make_writable(folder) {
@@ -503,9 +503,10 @@ fn finish_folder(
         let stat = fstat(&folder).map_err(errno_text)?;
         let note = |text| state.note(text);
         let keeper = &state.keeper;
+        let may_change = record.is_made || state.existing.replaces;
         if state.placement.is_served_itself(local) {
             keeper.note_served(&stat, metadata, &note);
-        } else {
+        } else if may_change {
             keeper.apply_to_folder(folder.as_fd(), &stat, metadata, &note);
         }
     } else if let Some(bits) = owner_bits {

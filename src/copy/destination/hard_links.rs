@@ -5,12 +5,12 @@ use std::{
     fs::File,
     hash::{BuildHasher, RandomState},
     io::{self, BufReader, BufWriter, Read, Seek, Write},
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::Mutex,
 };
 
 use rustix::{
-    fs::{AtFlags, MemfdFlags, Mode, OFlags, Stat, linkat, memfd_create, openat, statat},
+    fs::{AtFlags, MemfdFlags, Mode, OFlags, Stat, fstat, linkat, memfd_create, openat, statat},
     io::Errno,
 };
 
@@ -21,7 +21,7 @@ use super::{
     state::{DestinationState, add, errno_text, lock},
     written::id_of,
 };
-use crate::copy::path::RelativePath;
+use crate::copy::path::{EntryName, RelativePath};
 
 /// The most failed entries that are remembered, so that no link is made to one.
 const MAX_FAILED: usize = 1 << 20;
@@ -118,6 +118,10 @@ impl HardLinkSpool {
         let target_folder =
             open_directory(state.placement.root(), &target_folder).map_err(cannot)?;
         let folder = folders.open(state, &folder, None, &[])?;
+        if !state.existing.replaces && !is_of_run(state, &target_folder, &target_name) {
+            let why = "its file is not of this copy, and this client may change no other (append in the server's key file)";
+            return Err(format!("cannot make the hard link: {why}"));
+        }
         if *is_kept {
             let [found, first] = [
                 (folder.fd.as_fd(), &name),
@@ -152,6 +156,14 @@ impl HardLinkSpool {
         }
         result.map_err(PlacingFault::into_text)
     }
+}
+
+/// Returns true if the run has written the entry `name` of a folder, or has made the folder.
+fn is_of_run(state: &DestinationState, folder: &OwnedFd, name: &EntryName) -> bool {
+    let is_written =
+        |stat: rustix::io::Result<Stat>| stat.is_ok_and(|stat| state.written.contains(&stat));
+    is_written(statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW))
+        || is_written(fstat(folder))
 }
 
 /// Reads the links that were kept.

@@ -30,7 +30,7 @@ use super::{
     part_file::read_range,
     placement::EntryNaming,
     state::{DestinationState, errno_text},
-    written::TargetFolder,
+    written::{MAY_NOT_REPLACE, TargetFolder},
 };
 use crate::{
     copy::{holes::zeros, metadata::Metadata, path::EntryName},
@@ -233,6 +233,8 @@ pub(super) fn is_special(found: &Stat) -> bool {
 pub(super) enum PlacingFault {
     /// The directory or the name does not allow it. A file that has the name may still be written in place.
     Denied(String),
+    /// An entry has the name, and the source may replace none.
+    Exists,
     /// Another reason.
     Other(String),
 }
@@ -252,6 +254,7 @@ impl PlacingFault {
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Denied(text) | Self::Other(text) => text,
+            Self::Exists => MAY_NOT_REPLACE.to_owned(),
         }
     }
 }
@@ -266,8 +269,8 @@ pub(super) fn is_append_only(folder: BorrowedFd<'_>) -> bool {
 ///
 /// # Errors
 ///
-/// Fails as open(2) does, with `EEXIST` if a file is not what has the name, and with `ECANCELED` if the work has ended
-/// early.
+/// Fails as open(2) does, with `EEXIST` if a file is not what has the name or if the source may replace nothing, and with
+/// `ECANCELED` if the work has ended early.
 pub(super) fn open_existing(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
@@ -275,6 +278,9 @@ pub(super) fn open_existing(
     naming: EntryNaming,
 ) -> rustix::io::Result<OwnedFd> {
     state.check_running().map_err(|_| Errno::CANCELED)?;
+    if !state.existing.replaces {
+        return Err(Errno::EXIST);
+    }
     let mut flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     if naming != EntryNaming::Destination || state.keeper.is_served() {
         flags |= OFlags::NOFOLLOW;

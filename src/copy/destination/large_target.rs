@@ -12,7 +12,7 @@ use rustix::{
 
 use super::{
     attributes::{EntryHandle, FreshEntry, ReplacedFile},
-    entry::{digest_of, rename_over, replaced_file},
+    entry::{digest_of, rename_or_match, replaced_file},
     folders::{FolderTable, OpenFolder},
     in_place::{
         PlacingFault, SpecialTarget, copy_into_place, create_in_place, is_append_only,
@@ -353,7 +353,7 @@ impl LargeTarget {
         if (named.st_dev, named.st_ino) != (stat.st_dev, stat.st_ino) {
             return Err("another process has replaced its temporary file".to_owned());
         }
-        let renamed = rename_over(
+        let renamed = rename_or_match(
             state,
             self.folder.target(),
             &self.names.part,

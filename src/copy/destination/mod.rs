@@ -53,12 +53,12 @@ use self::{
     mirror::MirroredFolder,
     placement::Placement,
     state::{DestinationShared, DestinationState},
-    written::WrittenGuard,
+    written::{KeptExisting, WrittenGuard},
 };
 use super::{
     job::{CopyContext, CopyError, CopyStreams},
     metadata::LocalOwners,
-    order::{CopyOptions, CopyReport, ExistingFiles, FromCopy, KeptRights, NameFilter, RunPart},
+    order::{CopyOptions, CopyReport, FromCopy, KeptRights, NameFilter, RunPart},
     path::{BaseDirectory, CopiedSources, RelativePath},
     question::{FromDestination, FromSource, codec, decode, encode},
     written::{WrittenEntries, WrittenPart},
@@ -83,6 +83,7 @@ pub(crate) struct DestinationEngine {
     is_served: bool,
     rights: KeptRights,
     claims: Option<CopyClaims>,
+    existing: ExistingRights,
     part: RunPart,
     /// What earlier copies of the run have written.
     earlier: WrittenEntries,
@@ -95,6 +96,25 @@ pub(crate) struct ServedDestination {
     pub(crate) claims: CopyClaims,
     /// True if everything is kept that the server's process may set (`--privileged`).
     pub(crate) is_privileged: bool,
+    /// What the client may do with entries that exist.
+    pub(crate) existing: ExistingRights,
+}
+
+/// What the source of a copy may do with entries that the destination has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExistingRights {
+    /// True if the source is told what an entry is: its size, its time, and whether it is the same.
+    pub(crate) reads: bool,
+    /// True if an entry is replaced, and gets other metadata.
+    pub(crate) replaces: bool,
+}
+
+impl ExistingRights {
+    /// The rights of a source that no server limits.
+    pub(crate) const ALL: Self = Self {
+        reads: true,
+        replaces: true,
+    };
 }
 
 /// A lane whose records are all written.
@@ -129,6 +149,7 @@ impl DestinationEngine {
             is_served,
             rights,
             claims: None,
+            existing: ExistingRights::ALL,
             part: RunPart::default(),
             earlier: WrittenEntries::default(),
         })
@@ -157,6 +178,12 @@ impl DestinationEngine {
         self
     }
 
+    /// Does with entries that exist what the source may.
+    pub(crate) fn with_existing_rights(mut self, existing: ExistingRights) -> Self {
+        self.existing = existing;
+        self
+    }
+
     /// Writes all that the source sends. Returns what was done, and why that is not everything, if it is not.
     ///
     /// # Cancel safety
@@ -174,14 +201,16 @@ impl DestinationEngine {
             is_served,
             rights,
             claims,
+            existing,
             part,
             earlier,
         } = self;
-        let keeps_existing = options.existing == ExistingFiles::Keep;
-        let written = WrittenGuard::new(part, earlier, keeps_existing);
+        let kept = KeptExisting::of(&options, existing);
+        let written = WrittenGuard::new(part, earlier, kept);
         let report = Arc::clone(&context.report);
         let keeper = MetadataKeeper::of_process(options.archive, is_served, rights);
-        let state = DestinationState::new(placement, filter, options, keeper, written, context);
+        let mut state = DestinationState::new(placement, filter, options, keeper, written, context);
+        state.existing = existing;
         let shared = Arc::new(DestinationShared::new(state, claims));
         let thread = streams.control.0.clone();
         let failure = write_all(&shared, streams).await.err();

@@ -13,6 +13,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    ExistingRights,
     attributes::MetadataKeeper,
     claims::{ClaimRefusal, CopyClaims},
     entry::TemporaryName,
@@ -50,6 +51,8 @@ pub(super) struct DestinationState {
     pub(super) written: WrittenGuard,
     /// Gives entries their metadata.
     pub(super) keeper: MetadataKeeper,
+    /// What the source may do with entries that exist.
+    pub(super) existing: ExistingRights,
     /// What was done so far.
     pub(super) counts: CopyCounts,
     /// What may still be removed.
@@ -91,6 +94,7 @@ impl DestinationState {
         Self {
             written,
             keeper,
+            existing: ExistingRights::ALL,
             counts: CopyCounts::default(),
             removals: RemovalBudget::new(options.max_delete),
             filter,

@@ -16,9 +16,9 @@ use rustix::{
     io::Errno,
 };
 
-use super::state::lock;
+use super::{ExistingRights, state::lock};
 use crate::copy::{
-    order::RunPart,
+    order::{CopyOptions, ExistingFiles, RunPart},
     written::{EntryId, WrittenEntries, WrittenPart},
 };
 
@@ -32,6 +32,9 @@ const TRIES: usize = 8;
 const APPEARED: &str =
     "another program has made an entry of this name meanwhile, which --no-clobber keeps";
 
+/// The reason for the user if a client of a server may replace nothing.
+pub(super) const MAY_NOT_REPLACE: &str = "exists already as something else, which this client may not replace (append in the server's key file)";
+
 /// What the run has written so far.
 #[derive(Debug, Default)]
 pub(super) struct WrittenGuard {
@@ -40,9 +43,43 @@ pub(super) struct WrittenGuard {
     replacing: [Mutex<()>; LOCKS],
     /// Set if the file system has no rename that replaces nothing.
     has_plain_rename: AtomicBool,
-    /// True if nothing but what the run has made is replaced (`--no-clobber`).
-    keeps_existing: bool,
+    kept: KeptExisting,
     part: RunPart,
+}
+
+/// Which entries are kept that the run has not made. Directories stay in any case: rename(2) replaces none by something
+/// else.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum KeptExisting {
+    /// None.
+    #[default]
+    Nothing,
+    /// All: the user has asked for it (`--no-clobber`).
+    Asked,
+    /// All: the client of a server may replace none.
+    Enforced,
+}
+
+impl KeptExisting {
+    /// Returns what a copy with these options keeps for a source that has these rights.
+    pub(super) fn of(options: &CopyOptions, rights: ExistingRights) -> Self {
+        if !rights.replaces {
+            Self::Enforced
+        } else if options.existing == ExistingFiles::Keep {
+            Self::Asked
+        } else {
+            Self::Nothing
+        }
+    }
+
+    /// Returns the fault of an entry that would replace another one; none if it may.
+    fn fault(self) -> Option<RenameFault> {
+        match self {
+            Self::Nothing => None,
+            Self::Asked => Some(RenameFault::Taken(APPEARED)),
+            Self::Enforced => Some(RenameFault::Exists),
+        }
+    }
 }
 
 /// An open directory that receives entries.
@@ -61,6 +98,8 @@ pub(super) struct TargetFolder<'a> {
 pub(super) enum RenameFault {
     /// The run has written an entry of this name: the reason for the user.
     Taken(&'static str),
+    /// An entry has the name, and the source may replace none.
+    Exists,
     /// The system call failed.
     System(Errno),
 }
@@ -72,11 +111,11 @@ impl From<Errno> for RenameFault {
 }
 
 impl WrittenGuard {
-    /// Returns the guard of a copy, which is this part of its run. `keeps_existing` is true if it replaces no entry.
-    pub(super) fn new(part: RunPart, earlier: WrittenEntries, keeps_existing: bool) -> Self {
+    /// Returns the guard of a copy, which is this part of its run. `kept` is what it does not replace.
+    pub(super) fn new(part: RunPart, earlier: WrittenEntries, kept: KeptExisting) -> Self {
         Self {
             entries: Mutex::new(earlier),
-            keeps_existing,
+            kept,
             part,
             ..Self::default()
         }
@@ -159,8 +198,8 @@ impl WrittenGuard {
         Some(match self.reason_to_keep(folder.is_of_run, found) {
             Some(why) => Err(RenameFault::Taken(why)),
             // rename(2) replaces no directory by something else.
-            None if self.keeps_existing && !is_directory => Err(RenameFault::Taken(APPEARED)),
-            None => plain(),
+            None if is_directory => plain(),
+            None => self.kept.fault().map_or_else(plain, Err),
         })
     }
 

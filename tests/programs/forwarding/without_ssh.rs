@@ -149,6 +149,29 @@ fn a_client_whose_key_is_revoked_loses_its_tunnel() {
     server.end().exits(0);
 }
 
+/// A key file may be that of `rdcp --serve` too.
+#[test]
+fn a_client_whose_line_limits_it_to_copies_gets_no_tunnel() {
+    let place = Place::new();
+    let alice = key_file(&place, "alice", "alice secret-of-alice-3847\n");
+    let keys = key_file(&place, "keys", "alice secret-of-alice-3847\n");
+    let server = rdforward(&["serve", "--listen-port", "0", "--transport", "tcp"])
+        .args(["--allow", "1", "--key-file", &keys])
+        .start();
+    let at = address(&server);
+    let client = || rdforward(&["--key-file", &alice, "-L", "0:localhost:1", &at]).start();
+    let tunnel = client();
+    port(&tunnel, "here");
+    key_file(&place, "keys", "alice secret-of-alice-3847 append /run\n");
+    for refused in [tunnel, client()] {
+        let said = refused.end();
+        let said = said.exits(255);
+        assert!(said.contains("this client gets no tunnel"), "{said}");
+    }
+    server.signal(Signal::TERM);
+    server.end().exits(0);
+}
+
 #[test]
 fn a_client_that_floods_a_server_leaves_room_for_others() {
     let place = Place::new();

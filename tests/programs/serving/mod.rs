@@ -2,8 +2,7 @@
 
 mod copies;
 mod ends;
-#[cfg(feature = "fault-injection")]
-mod hostile;
+mod rights;
 mod strangers;
 mod unfinished;
 

@@ -224,7 +224,7 @@ fn wrong_use_of_a_server_gets_a_sentence() {
         ),
         (&["--root", &root, "a", "b"], "--serve"),
         (&["-m", "1G", "a", "b"], "--serve"),
-        (&["--new-key", "two words"], "name"),
+        (&["--new-key", "two words"], "neither ro, wo or append"),
     ];
     for (arguments, word) in wrong {
         rdcp(*arguments).start().end().tells(2, &[word]);

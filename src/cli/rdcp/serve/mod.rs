@@ -34,7 +34,7 @@ use tokio::{task::block_in_place, time::timeout};
 use self::{
     figures::{CopyTally, CopyTotals},
     memory::CopyPools,
-    served_copies::{ServedAccess, ServedCopies, ServedSide},
+    served_copies::{ServedCopies, ServedSide},
 };
 use super::args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT};
 use crate::{
@@ -42,11 +42,12 @@ use crate::{
     cli::{
         args::RdcpArgs,
         server::{
-            self, Client, Limits, ServerOptions, ServerStatus, Service, SessionOutcome,
-            new_key::{NewClientError, add_client, new_client_line},
+            self, Client, Limits, ServerOptions, ServerStatus, Service, SessionOutcome, Share,
+            new_key::{NewClientError, add_client, new_client},
+            rights::Access,
         },
         shared::{
-            message::{Console, Level, print_stdout, sentence},
+            message::{Console, print_stdout, sentence},
             report::{amount, counted, decimal, rate},
             run::Exit,
         },
@@ -56,7 +57,6 @@ use crate::{
         order::{CopyEnd, CopyReport},
         path::BaseDirectory,
     },
-    places::Share,
     process::{raise_descriptor_limit, return_large_blocks},
     ssh::{
         agent::{
@@ -70,7 +70,8 @@ use crate::{
     threads,
 };
 
-/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB.
+/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB. Further clients wait
+/// in the queue of the listener.
 const MOST_WAITING: usize = 256;
 
 /// The worker threads for sessions and control messages. The bytes move on a thread of each stream.
@@ -108,9 +109,9 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
             base,
             claims: DestinationClaims::default(),
             access: match (serve.read_only, serve.write_only) {
-                (true, _) => ServedAccess::ReadOnly,
-                (_, true) => ServedAccess::WriteOnly,
-                _ => ServedAccess::Both,
+                (true, _) => Access::READ_ONLY,
+                (_, true) => Access::WRITE_ONLY,
+                _ => Access::ALL,
             },
             most_lanes: args.lanes(),
             is_privileged: args.privileged,
@@ -127,8 +128,8 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
         port: serve.listen_port.unwrap_or(DEFAULT_PORT),
         stream: session,
         limits: Limits {
-            sessions: Share::quarter(places + MOST_WAITING),
-            places: Share::quarter(places),
+            sessions: Share::whole(places + MOST_WAITING),
+            places: Share::whole(places),
         },
         workers: WORKERS,
         grace: Some(serve.grace.unwrap_or(DEFAULT_GRACE)),
@@ -214,24 +215,28 @@ impl CopyService {
         let client_session = ClientSession {
             edges: EdgeAcceptance::SharedListener(Arc::new(SharedListener {
                 listener: client.listener,
-                owner: client.key.id(),
                 one_way: self.pools.lane.clone(),
                 two_way: self.pools.control.clone(),
                 connected: Box::new(move |stream| tally.connected(number, stream)),
             })),
             end: kill.clone(),
-            warn: Box::new(move |text| log.print(Level::Warning, text)),
+            warn: Box::new(move |text| log.print(Console::warn, text)),
         };
         let mut side = ServedSide::default();
         let admit = |order: &Order| {
-            side = self.copies.admit(order)?;
+            side = self.copies.admit(client.rights.access, order)?;
             Ok(())
         };
         let prepare = |context: &_, order: &_, edges: &_| {
             // `block_in_place` needs a thread, and panics if it gets none.
             threads::require(1).map_err(|error| error.to_string())?;
             // Opens files.
-            block_in_place(|| self.copies.prepare(&client.name, context, order, edges))
+            let named = (&*client.name, client.line_number);
+            let prepare = || {
+                let rights = &client.rights;
+                self.copies.prepare(named, rights, context, order, edges)
+            };
+            block_in_place(prepare)
         };
         let place = async {
             let place = client.places.wait().await;
@@ -287,11 +292,11 @@ fn done(side: ServedSide, report: &CopyReport, started: Instant) -> String {
 }
 
 /// Makes a key for a new client, adds the client's line to the key file, if there is one, and prints the line for the
-/// client. Returns how the program ends.
-pub(super) fn new_key(name: &str, key_file: Option<&Path>, console: &Console) -> Exit {
+/// client. `client` is the line without the key. Returns how the program ends.
+pub(super) fn new_key(client: &str, key_file: Option<&Path>, console: &Console) -> Exit {
     let made = match key_file {
-        Some(path) => add_client(path, name),
-        None => new_client_line(name).map(|line| (line, None)),
+        Some(path) => add_client(path, client),
+        None => new_client(client).map(|client| (client.server_line, None)),
     };
     let (line, warning) = match made {
         Ok(made) => made,

@@ -2,6 +2,7 @@
 
 mod ending;
 mod files;
+mod limited;
 mod mirror;
 mod places;
 mod served;
