@@ -265,12 +265,14 @@ pub mod fuzzing {
     }
 }
 mod host;
+#[cfg(all(feature = "cli", any(test, fuzzing, feature = "fault-injection")))]
+#[doc(hidden)]
+pub mod hostile;
 mod key;
 #[cfg(feature = "cli")]
 mod options;
 #[cfg(feature = "cli")]
 mod perf;
-#[cfg(feature = "cli")]
 mod places;
 mod printable;
 #[cfg(feature = "cli")]
@@ -297,11 +299,11 @@ pub use faults::Faults;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 pub use frameworks::PeerInfo;
 pub use key::{GeneratedKey, Key, KeyError, KeyId, KeyText};
-#[cfg(feature = "cli")]
-pub(crate) use transport::KeyAcceptor;
 pub use transport::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
     SendBuffer, Stats, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,
 };
+#[cfg(feature = "cli")]
+pub(crate) use transport::{KeyAcceptor, KnownKeys};
 #[cfg(feature = "rdma")]
 pub use transport::{NotRdma, RdmaStream};

@@ -14,11 +14,11 @@ const MAX_BIN_LINES: usize = 60;
 /// and each of its members itself; the library may use none of them.
 const LAYERS: &[&[&str]] = &[
     &["bin"],
-    &["cli"],
+    &["cli", "hostile"],
     &["copy", "forward", "perf"],
     &["ssh"],
     &["advice", "carry", "options", "reach"],
-    &["fd", "places", "process"],
+    &["fd", "process"],
 ];
 
 /// The layers of `src/transport`, from the top down.

@@ -12,7 +12,7 @@ use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 use super::protocol::{self, MAX_MESSAGE_BYTES};
 
 /// Returns the codec for the frames between controller and agent.
-pub(super) fn codec() -> FrameCodec {
+pub(crate) fn codec() -> FrameCodec {
     FrameCodec {
         lengths: LengthDelimitedCodec::builder()
             .max_frame_length(MAX_MESSAGE_BYTES)
@@ -23,7 +23,7 @@ pub(super) fn codec() -> FrameCodec {
 
 /// Encodes and decodes the frames between controller and agent.
 #[derive(Debug)]
-pub(super) struct FrameCodec {
+pub(crate) struct FrameCodec {
     lengths: LengthDelimitedCodec,
     /// The newline of the last frame has not arrived yet.
     expects_newline: bool,

@@ -26,12 +26,12 @@ pub(super) mod stream;
 
 #[cfg(feature = "cli")]
 pub(crate) use self::data::slots::FillSlots;
-#[cfg(feature = "cli")]
-pub(crate) use connect::KeyAcceptor;
 pub use connect::{
     Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ToPeerAddress, connect,
     connect_with,
 };
+#[cfg(feature = "cli")]
+pub(crate) use connect::{KeyAcceptor, KnownKeys};
 #[cfg(feature = "rdma")]
 pub(crate) use rdma::open;
 #[cfg(all(feature = "cli", feature = "rdma"))]

@@ -2,6 +2,7 @@
 
 mod crowds;
 mod house;
+mod shares;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;

@@ -312,7 +312,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, requires = "serve")]
     pub(crate) write_only: bool,
 
-    /// Serve at most this many copies at a time; further ones wait for their turn [default: 64]
+    /// Serve at most this many copies at a time, and a quarter of them for one of several keys; further ones wait for
+    /// their turn [default: 64]
     #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) max_clients: Option<u16>,
 

@@ -9,19 +9,19 @@ use crate::{
     Direction, Stream,
     cli::{
         server::{
-            self, Client, Limits, ServerOptions, Service, SessionOutcome, Share,
-            rights::ClientRights,
+            self, Client, Limits, ServerOptions, Service, SessionOutcome, rights::ClientRights,
         },
         shared::{
-            message::{Console, sentence},
+            message::{Console, Level, sentence},
             run::Exit,
             ticket::{self, TicketOffer},
         },
     },
     forward::{
         policy::ForwardPolicy,
-        tunnel::{Tunnel, TunnelFault, TunnelRole},
+        tunnel::{Tunnel, TunnelFault, TunnelRole, flows::TunnelObserver},
     },
+    places::Share,
     process::raise_descriptor_limit,
     ssh::edge::about_peer,
 };
@@ -57,7 +57,7 @@ pub(super) fn listen(args: &RdforwardArgs, console: &Console) -> Exit {
                 None => std::future::pending().await,
             }
         };
-        let ended = carry(stream, role, &own, cut).await;
+        let ended = carry(stream, role, reports::observer(&own, &[]), cut).await;
         ended.map_err(anyhow::Error::msg)
     })
 }
@@ -72,16 +72,12 @@ const TUNNELS: Share = Share {
 /// The connections of all tunnels at a time, if there are descriptors for so many.
 const MOST_CONNECTIONS: usize = 1 << 16;
 
-/// The part of the connections that one key may have.
-const SHARE_OF_ONE_KEY: usize = 4;
-
 /// Serves clients until a signal ends the server. Returns how the program ends.
 pub(super) fn serve(args: &ForwardServeArgs, console: &Console) -> Exit {
     let allowed: Vec<_> = args.allow.iter().map(ToString::to_string).collect();
     let service = TunnelService {
         policy: args.policy(),
         allowed: allowed.join(", "),
-        console: console.clone(),
     };
     let options = ServerOptions {
         key_file: &args.key_file,
@@ -108,10 +104,7 @@ fn connections(descriptors: Option<u64>) -> Share {
     let all = limit.map_or(MOST_CONNECTIONS, |limit| {
         (limit - limit / 4).clamp(1, MOST_CONNECTIONS)
     });
-    Share {
-        all,
-        of_one_key: all.div_ceil(SHARE_OF_ONE_KEY),
-    }
+    Share::quarter(all)
 }
 
 /// Connects the tunnels of clients to what a policy allows.
@@ -119,7 +112,6 @@ struct TunnelService {
     policy: ForwardPolicy,
     /// The policy in words.
     allowed: String,
-    console: Console,
 }
 
 impl Service for TunnelService {
@@ -139,13 +131,14 @@ impl Service for TunnelService {
     }
 
     async fn serve(&self, client: Client, stream: Stream) -> SessionOutcome {
-        client.log.print(Console::note, "connected");
+        client.log.print(Level::Note, "connected");
         let role = TunnelRole {
             policy: Some(self.policy.clone()),
             places: Some(client.places),
             ..TunnelRole::default()
         };
-        match carry(stream, role, &self.console, client.cut.reason()).await {
+        let observer = reports::client_observer(client.log);
+        match carry(stream, role, observer, client.cut.reason()).await {
             Ok(()) => SessionOutcome::Done("disconnected".to_owned()),
             Err(error) => SessionOutcome::Failed(error),
         }
@@ -157,10 +150,10 @@ impl Service for TunnelService {
 async fn carry(
     mut stream: Stream,
     role: TunnelRole,
-    console: &Console,
+    observer: TunnelObserver,
     cut: impl Future<Output = &'static str>,
 ) -> Result<(), String> {
-    let tunnel = Tunnel::far(role, reports::observer(console, &[]));
+    let tunnel = Tunnel::far(role, observer);
     let peer = stream.peer().to_owned();
     let ended = tokio::select! {
         ended = tunnel.run(&mut stream) => ended.map_err(|fault| match fault {

@@ -5,10 +5,13 @@ use std::sync::{Arc, atomic::Ordering};
 use serde_json::{Value, json};
 
 use crate::{
-    cli::shared::{
-        message::Console,
-        progress::RunProgress,
-        report::{amount, counted},
+    cli::{
+        server::ClientLog,
+        shared::{
+            message::{Console, Level},
+            progress::RunProgress,
+            report::{amount, counted},
+        },
     },
     forward::{
         specs::{ForwardSpec, ListenAt},
@@ -26,17 +29,43 @@ pub(super) fn observer(console: &Console, remote: &[ForwardSpec]) -> TunnelObser
     })
 }
 
+/// Returns the function that prints what happens to the connections of a client of a server: as [`observer`] does, with
+/// the name of the client.
+pub(super) fn client_observer(log: ClientLog) -> TunnelObserver {
+    Arc::new(move |event| {
+        if log.is_json() {
+            log.event(as_json(&event));
+        } else if let Some((level, text)) = as_text(&event) {
+            log.print(level, &text);
+        }
+    })
+}
+
 fn print(console: &Console, event: &TunnelEvent, remote: &[ForwardSpec]) {
     if console.is_json() {
         return console.event(&as_json(event));
     }
-    match event {
-        TunnelEvent::Connected(label) => console.detail(&format!("{}: connected", ends(label))),
+    if let TunnelEvent::Listening { id, port } = event {
+        let index = usize::try_from(*id).unwrap_or(usize::MAX);
+        if let Some(spec) = remote.get(index) {
+            listening(console, &spec.listen, *port, "on the other host");
+        }
+    }
+    if let Some((level, text)) = as_text(event) {
+        console.say(level, &text);
+    }
+}
+
+/// Returns what happened to a connection, in words.
+fn as_text(event: &TunnelEvent) -> Option<(Level, String)> {
+    Some(match event {
+        TunnelEvent::Connected(label) => (Level::Detail, format!("{}: connected", ends(label))),
         TunnelEvent::Refused(label, refusal) => {
-            console.warn(&format!("{}: {refusal}", ends(label)));
+            (Level::Warning, format!("{}: {refusal}", ends(label)))
         }
         TunnelEvent::NoRequest { from, reason } => {
-            console.detail(&format!("{from}: no request of SOCKS5: {reason}"));
+            let text = format!("{from}: no request of SOCKS5: {reason}");
+            (Level::Detail, text)
         }
         TunnelEvent::Closed {
             label,
@@ -46,18 +75,12 @@ fn print(console: &Console, event: &TunnelEvent, remote: &[ForwardSpec]) {
         } => {
             let how = if *is_reset { "reset" } else { "closed" };
             let (sent, received) = (amount(*sent), amount(*received));
-            console.detail(&format!(
-                "{}: {how}, sent {sent}, received {received}",
-                ends(label)
-            ));
+            let ends = ends(label);
+            let text = format!("{ends}: {how}, sent {sent}, received {received}");
+            (Level::Detail, text)
         }
-        TunnelEvent::Listening { id, port } => {
-            let index = usize::try_from(*id).unwrap_or(usize::MAX);
-            if let Some(spec) = remote.get(index) {
-                listening(console, &spec.listen, *port, "on the other host");
-            }
-        }
-    }
+        TunnelEvent::Listening { .. } => return None,
+    })
 }
 
 fn ends(label: &FlowLabel) -> String {

@@ -16,7 +16,7 @@ use super::{
     rights::ClientRights,
 };
 use crate::{
-    Error, Key, KeyId, Listener, StreamConfig,
+    Error, Key, KeyId, KnownKeys, Listener, StreamConfig,
     key::{DIGEST_BYTES, keyed_digest, unreadable},
 };
 
@@ -72,9 +72,10 @@ impl ClientKeys {
         config: StreamConfig,
     ) -> Result<Listener, Error> {
         let on = async |address: IpAddr| {
-            let keys = self.clone();
-            let lookup = move |id| keys.find(id).map(|client| client.key);
-            Listener::bind_with((address, port), lookup, config.clone()).await
+            let (keys, names) = (self.clone(), self.clone());
+            let known = KnownKeys::many(move |id| keys.find(id).map(|client| client.key));
+            let known = known.named(move |id| names.find(id).map(|client| client.name));
+            Listener::bind_to((address, port), known, config.clone()).await
         };
         match on(Ipv6Addr::UNSPECIFIED.into()).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),

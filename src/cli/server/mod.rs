@@ -5,7 +5,9 @@
 //!
 //! - *Names.* A client is the name of its key in the key file, which is read again when it changes.
 //! - *Limits.* [`Limits`] says what all clients may occupy, and what one key may occupy of it: sessions, and the
-//!   *places* inside sessions (copies that run, connections of tunnels).
+//!   *places* inside sessions (copies that run, connections of tunnels). Clients that wait get places in turn by key.
+//!   While the key file has one key, that key may occupy everything.
+//! - *The log.* Each line about a client names it, and a client causes a few lines a second at most.
 //! - *The end.* After a signal no session gets a place any more. Sessions that end by themselves have the time of
 //!   [`ServerOptions::grace`]; what is left is cut, and receives the reason.
 
@@ -22,9 +24,10 @@ use std::{
 };
 
 use anyhow::Context;
+use serde_json::Value;
 use tokio::{
     runtime::Builder,
-    sync::{Semaphore, oneshot},
+    sync::oneshot,
     task::AbortHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -32,13 +35,16 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{client_keys::ClientKeys, rights::ClientRights};
 use super::shared::{
-    message::Console,
+    message::{Console, Level},
     report::counted,
     run::{Exit, control_runtime},
     signals::{self, Caught},
 };
 use crate::{
-    Key, KeyId, Listener, Stream, StreamConfig, carry::CarryThread, places::Places, threads,
+    Key, KeyId, Listener, Stream, StreamConfig,
+    carry::CarryThread,
+    places::{Place, Places, Share, SharedPlaces},
+    threads,
 };
 
 /// What a program does for the clients of its server.
@@ -123,30 +129,26 @@ pub(in crate::cli) struct ServerOptions<'a> {
     pub(in crate::cli) grace: Option<Duration>,
 }
 
-/// What clients may occupy of a server.
+/// What clients may occupy of a server that has several keys.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cli) struct Limits {
-    /// The sessions at a time. Further clients of all keys wait in the queue of the listener; those of one key are
-    /// refused.
+    /// The sessions at a time. If all are taken, a client waits for [`TURN_LIMIT`] at most; one whose key has its share
+    /// is refused at once.
     pub(in crate::cli) sessions: Share,
     /// The places at a time.
     pub(in crate::cli) places: Share,
 }
 
-/// A number of things that all keys share.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::cli) struct Share {
-    /// The most of all keys together.
-    pub(in crate::cli) all: usize,
-    /// The most of one key.
-    pub(in crate::cli) of_one_key: usize,
-}
-
-impl Share {
-    /// Returns the share of keys of which each may have all.
-    pub(in crate::cli) fn whole(all: usize) -> Self {
-        let of_one_key = all;
-        Self { all, of_one_key }
+impl Limits {
+    /// Returns the limits for this number of keys.
+    fn for_keys(self, count: usize) -> Self {
+        if count > 1 {
+            return self;
+        }
+        Self {
+            sessions: Share::whole(self.sessions.all),
+            places: Share::whole(self.places.all),
+        }
     }
 }
 
@@ -155,6 +157,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// The ticks between two reports of a service.
 const TICKS_OF_REPORT: u32 = 10;
+
+/// The time for a client to get a session when all are taken.
+const TURN_LIMIT: Duration = Duration::from_secs(20);
 
 /// The time for sessions to end after they were cut: an agent has four seconds, and then reports.
 const END_LIMIT: Duration = Duration::from_secs(6);
@@ -218,7 +223,8 @@ impl<S: Service> Server<S> {
             console.warn(&warning);
         }
         let listener = keys.listen(options.port, options.stream).await?;
-        let clients = counted(keys.count() as u64, "client", "clients");
+        let count = keys.count();
+        let clients = counted(count as u64, "client", "clients");
         console.note(&format!(
             "listening on port {}: {}",
             listener.local_addr().port(),
@@ -229,7 +235,7 @@ impl<S: Service> Server<S> {
             keys,
             listener: Arc::new(listener),
             console: console.clone(),
-            clients: ClientTable::new(options.limits),
+            clients: ClientTable::new(options.limits, count),
             tasks: TaskTracker::new(),
             started: Instant::now(),
             ended: CancellationToken::new(),
@@ -261,24 +267,21 @@ impl<S: Service> Server<S> {
 
     /// Accepts clients for as long as the server runs.
     async fn accept_all(self: Arc<Self>) {
-        let rooms = Arc::new(Semaphore::new(self.clients.limits.sessions.all));
         loop {
-            let room = Arc::clone(&rooms).acquire_owned().await;
-            match self.listener.accept().await {
-                Ok(stream) => {
+            match self.listener.accept_with_place().await {
+                Ok((stream, place)) => {
                     let server = Arc::clone(&self);
-                    self.tasks.spawn(async move {
-                        server.serve_client(stream).await;
-                        drop(room);
-                    });
+                    let serving = async move { server.serve_client(stream, place).await };
+                    self.tasks.spawn(serving);
                 }
                 Err(error) => self.console.error(&error.to_string()),
             }
         }
     }
 
-    /// Serves one client that has connected, and prints how it went.
-    async fn serve_client(&self, mut stream: Stream) {
+    /// Serves one client that has connected, and prints how it went. `waiting` is its place at the listener: a client
+    /// keeps it until its session begins, or until it has been refused.
+    async fn serve_client(&self, mut stream: Stream, waiting: Option<Place>) {
         let id = stream.key_id();
         // The key may have been revoked since the handshake.
         let Some(line) = self.keys.find(id) else {
@@ -287,20 +290,25 @@ impl<S: Service> Server<S> {
         };
         let log = ClientLog {
             client: format!("{} ({})", line.name, stream.peer_addr().ip()),
+            name: Arc::clone(&line.name),
             console: self.console.clone(),
         };
         if let Some(why) = S::refusal(&line.rights) {
-            log.print(Console::warn, why);
+            log.print(Level::Warning, why);
             stream.abort(why);
             return stream.close().await;
         }
-        let Some((entry, cut)) = self.clients.enter(&line.name, id) else {
-            let most = self.clients.limits.sessions.of_one_key;
-            let text = format!("this client has {most} {} already", S::SESSION.1);
-            log.print(Console::warn, &text);
-            stream.abort(&text);
-            return stream.close().await;
+        let session = match self.clients.session(id).await {
+            Ok(session) => session,
+            Err(full) => {
+                let text = full.text(S::SESSION.1);
+                log.print(Level::Warning, &text);
+                stream.abort(&text);
+                return stream.close().await;
+            }
         };
+        drop(waiting);
+        let (entry, cut) = self.clients.enter(id, session);
         let client = Client {
             name: line.name,
             key: line.key,
@@ -315,9 +323,9 @@ impl<S: Service> Server<S> {
         let outcome = self.service.serve(client, stream).await;
         drop(entry);
         match outcome {
-            SessionOutcome::Done(text) => log.print(Console::note, &text),
-            SessionOutcome::Failed(text) => log.print(Console::error, &text),
-            SessionOutcome::Nothing(text) => log.print(Console::detail, &text),
+            SessionOutcome::Done(text) => log.print(Level::Note, &text),
+            SessionOutcome::Failed(text) => log.print(Level::Error, &text),
+            SessionOutcome::Nothing(text) => log.print(Level::Detail, &text),
         }
     }
 
@@ -331,6 +339,7 @@ impl<S: Service> Server<S> {
                 () = self.ended.cancelled() => return,
             }
             self.reload_keys();
+            self.console.report_left_out();
             if S::ENDS_WHEN_REVOKED {
                 self.clients.cut(|key| match self.keys.find(key) {
                     None => Some(REVOKED),
@@ -347,6 +356,7 @@ impl<S: Service> Server<S> {
         match self.keys.reload_if_changed() {
             Ok(None) => {}
             Ok(Some(changes)) => {
+                self.clients.set_keys(self.keys.count());
                 self.console.note(&changes.to_string());
                 if let Some(warning) = &changes.warning {
                     self.console.warn(warning);
@@ -408,20 +418,41 @@ impl<S: Service> Server<S> {
 /// The log of a server, in which each line names a client.
 #[derive(Clone)]
 pub(in crate::cli) struct ClientLog {
+    /// The client and its address.
     client: String,
+    /// The client, which has one budget for all its sessions.
+    name: Arc<str>,
     console: Console,
 }
 
 impl ClientLog {
-    /// Prints a line at the level of `print`, for example [`Console::note`]. A client has a part in the text, so it is
-    /// cut to a length that fits, and left out while stderr is not read.
-    pub(in crate::cli) fn print(&self, print: impl FnOnce(&Console, &str), text: &str) {
+    /// Prints a line. A client has a part in the text, so it is cut to a length that fits. Lines are left out while
+    /// stderr is not read, and those beyond the budget of the client.
+    pub(in crate::cli) fn print(&self, level: Level, text: &str) {
+        if !self.console.wants(level) {
+            return;
+        }
         let mut shown: String = text.chars().take(MOST_SHOWN).collect();
         if shown.len() < text.len() {
             shown.push('…');
         }
+        self.console.client_notice(&self.name, |console| {
+            console.say(level, &format!("{}: {shown}", self.client));
+        });
+    }
+
+    /// Prints an object as JSON, with the client.
+    pub(in crate::cli) fn event(&self, mut event: Value) {
+        if let Some(fields) = event.as_object_mut() {
+            fields.insert("client".to_owned(), self.client.clone().into());
+        }
         self.console
-            .notice(|console| print(console, &format!("{}: {shown}", self.client)));
+            .client_notice(&self.name, |console| console.event(&event));
+    }
+
+    /// Returns true if the log is JSON.
+    pub(in crate::cli) fn is_json(&self) -> bool {
+        self.console.is_json()
     }
 }
 
@@ -441,8 +472,8 @@ impl SessionCut {
 /// The sessions that are under way, and what their clients occupy.
 struct ClientTable {
     limits: Limits,
-    /// The places of all clients.
-    places: Arc<Semaphore>,
+    sessions: SharedPlaces,
+    places: SharedPlaces,
     state: Mutex<TableState>,
 }
 
@@ -452,8 +483,6 @@ struct TableState {
     begun: u64,
     /// The sessions by their numbers.
     sessions: HashMap<u64, RunningSession>,
-    /// What each client occupies that has a session.
-    clients: HashMap<Arc<str>, Occupied>,
     /// The reason for sessions that begin after all were cut.
     over: Option<&'static str>,
 }
@@ -464,58 +493,87 @@ struct RunningSession {
     cut: Option<oneshot::Sender<&'static str>>,
 }
 
-/// What one client occupies.
-struct Occupied {
-    sessions: usize,
-    places: Arc<Semaphore>,
-}
-
 /// A session in the table, from which it is removed when this value is dropped.
 struct TableEntry<'a> {
     table: &'a ClientTable,
-    name: Arc<str>,
     number: u64,
     places: Places,
+    _session: Place,
+}
+
+/// The reason why a client gets no session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionsFull {
+    /// Its key has as many as it may have.
+    OfKey(usize),
+    /// All keys together have as many as there are.
+    OfAll(usize),
+}
+
+impl SessionsFull {
+    /// Returns the reason as a sentence for the client, with the word for several sessions.
+    fn text(self, sessions: &str) -> String {
+        match self {
+            Self::OfKey(most) => format!("this client has {most} {sessions} already"),
+            Self::OfAll(most) => {
+                format!("the server has {most} {sessions} already; try again later")
+            }
+        }
+    }
 }
 
 impl ClientTable {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: Limits, keys: usize) -> Self {
+        let Limits { sessions, places } = limits.for_keys(keys);
         Self {
             limits,
-            places: Arc::new(Semaphore::new(limits.places.all)),
+            sessions: SharedPlaces::new(sessions),
+            places: SharedPlaces::new(places),
             state: Mutex::default(),
         }
     }
 
-    /// Adds a session of a client. Returns none if the client has too many.
-    fn enter(&self, name: &Arc<str>, key: KeyId) -> Option<(TableEntry<'_>, SessionCut)> {
-        let state = &mut *self.lock();
-        let client = state.clients.entry(Arc::clone(name));
-        let client = client.or_insert_with(|| Occupied {
-            sessions: 0,
-            places: Arc::new(Semaphore::new(self.limits.places.of_one_key)),
-        });
-        if client.sessions == self.limits.sessions.of_one_key {
-            return None;
+    /// Changes what one key may occupy to the limits for this number of keys.
+    fn set_keys(&self, keys: usize) {
+        let Limits { sessions, places } = self.limits.for_keys(keys);
+        self.sessions.set_share(sessions);
+        self.places.set_share(places);
+    }
+
+    /// Takes one of the sessions of a key, and waits for it if others have all of them.
+    async fn session(&self, key: KeyId) -> Result<Place, SessionsFull> {
+        let own = self.sessions.of(key);
+        if let Some(session) = own.take() {
+            return Ok(session);
         }
-        client.sessions += 1;
+        let Share { all, of_one_key } = self.sessions.share();
+        if of_one_key < all && own.have_share() {
+            return Err(SessionsFull::OfKey(of_one_key));
+        }
+        let session = timeout(TURN_LIMIT, own.wait()).await.ok().flatten();
+        session.ok_or(SessionsFull::OfAll(all))
+    }
+
+    /// Adds a session of a client.
+    fn enter(&self, key: KeyId, session: Place) -> (TableEntry<'_>, SessionCut) {
+        let state = &mut *self.lock();
         state.begun += 1;
         let (sender, cut) = oneshot::channel();
-        let mut session = RunningSession {
+        let mut running = RunningSession {
             key,
             cut: Some(sender),
         };
         if let Some(reason) = state.over {
-            session.end(reason);
+            running.end(reason);
         }
-        state.sessions.insert(state.begun, session);
+        state.sessions.insert(state.begun, running);
         let entry = TableEntry {
             table: self,
-            name: Arc::clone(name),
             number: state.begun,
-            places: Places::new(Arc::clone(&self.places), Arc::clone(&client.places)),
+            places: self.places.of(key),
+            _session: session,
         };
-        Some((entry, SessionCut(cut)))
+        (entry, SessionCut(cut))
     }
 
     /// Ends the sessions of the keys for which `reason` returns why.
@@ -537,9 +595,6 @@ impl ClientTable {
     /// Gives no more places, and ends every wait for one.
     fn close_places(&self) {
         self.places.close();
-        for client in self.lock().clients.values() {
-            client.places.close();
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, TableState> {
@@ -557,72 +612,95 @@ impl RunningSession {
 
 impl Drop for TableEntry<'_> {
     fn drop(&mut self) {
-        let mut state = self.table.lock();
-        state.sessions.remove(&self.number);
-        if let Some(client) = state.clients.get_mut(&self.name) {
-            client.sessions -= 1;
-            if client.sessions == 0 {
-                state.clients.remove(&self.name);
-            }
-        }
+        self.table.lock().sessions.remove(&self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     fn table(sessions: Share, places: Share) -> ClientTable {
-        ClientTable::new(Limits { sessions, places })
+        ClientTable::new(Limits { sessions, places }, 2)
     }
 
     fn ids() -> [KeyId; 2] {
         [1, 2].map(|byte| Key::from_secret(&[byte; 32]).id())
     }
 
-    #[test]
-    fn one_key_has_its_share_of_sessions_and_places() {
+    #[tokio::test]
+    async fn one_key_has_its_share_of_sessions_and_places() {
         let share = Share {
             all: 4,
             of_one_key: 2,
         };
         let table = table(share, share);
-        let [alice, bob] = ["alice", "bob"].map(Arc::from);
-        let [id, other] = ids();
-        let (first, _cut) = table.enter(&alice, id).unwrap();
-        let (second, _cut) = table.enter(&alice, id).unwrap();
-        assert!(table.enter(&alice, id).is_none());
+        let [alice, bob] = ids();
+        let (first, _cut) = table.enter(alice, table.session(alice).await.unwrap());
+        let (second, _cut) = table.enter(alice, table.session(alice).await.unwrap());
+        let full = table.session(alice).await.unwrap_err();
+        assert_eq!(full, SessionsFull::OfKey(2));
+        assert_eq!(full.text("copies"), "this client has 2 copies already");
         assert_ne!(first.number, second.number);
         let _taken = [&first, &second].map(|entry| entry.places.take().unwrap());
         assert!(first.places.take().is_none() && second.places.take().is_none());
-        let (third, _cut) = table.enter(&bob, other).unwrap();
+        let (third, _cut) = table.enter(bob, table.session(bob).await.unwrap());
         assert!(third.places.take().is_some());
         drop(first);
-        assert!(table.enter(&alice, id).is_some());
+        drop(table.session(alice).await.unwrap());
         drop((second, third));
-        let state = table.lock();
-        assert!(state.clients.is_empty() && state.sessions.is_empty());
+        assert!(table.lock().sessions.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_only_key_of_the_file_has_everything_until_another_is_added() {
+        let quarter = Limits {
+            sessions: Share::quarter(8),
+            places: Share::quarter(4),
+        };
+        let table = ClientTable::new(quarter, 1);
+        let [alice, bob] = ids();
+        let mut entries = Vec::new();
+        for _ in 0..4 {
+            let entry = table.enter(alice, table.session(alice).await.unwrap()).0;
+            let place = entry.places.take().unwrap();
+            entries.push((entry, place));
+        }
+        table.set_keys(2);
+        assert_eq!(
+            table.session(alice).await.unwrap_err(),
+            SessionsFull::OfKey(2)
+        );
+        // What is taken is not taken back, and the next place is that of the other key.
+        let bobs = table.places.of(bob);
+        let mut waiting = Box::pin(bobs.wait());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        entries.pop();
+        assert!(waiting.await.is_some());
     }
 
     #[tokio::test]
     async fn sessions_are_cut_with_a_reason() {
         let table = table(Share::whole(9), Share::whole(9));
-        let [alice, bob] = ["alice", "bob"].map(Arc::from);
-        let [id, other] = ids();
-        let (_alice, revoked) = table.enter(&alice, id).unwrap();
-        let (_bob, stopped) = table.enter(&bob, other).unwrap();
-        table.cut(|key| (key == id).then_some(REVOKED));
+        let [alice, bob] = ids();
+        let enter = async |key| table.enter(key, table.session(key).await.unwrap());
+        let (_alice, revoked) = enter(alice).await;
+        let (_bob, stopped) = enter(bob).await;
+        table.cut(|key| (key == alice).then_some(REVOKED));
         assert_eq!(revoked.reason().await, REVOKED);
         assert_eq!(table.cut_all(STOPPED), 2);
         assert_eq!(stopped.reason().await, STOPPED);
-        let (_late, late) = table.enter(&bob, other).unwrap();
+        let (_late, late) = enter(bob).await;
         assert_eq!(late.reason().await, STOPPED);
     }
 
     #[tokio::test]
     async fn a_wait_for_a_place_ends_with_the_server() {
         let table = table(Share::whole(9), Share::whole(1));
-        let (entry, _cut) = table.enter(&Arc::from("alice"), ids()[0]).unwrap();
+        let [alice, _] = ids();
+        let (entry, _cut) = table.enter(alice, table.session(alice).await.unwrap());
         let taken = entry.places.wait().await;
         assert!(taken.is_some());
         let waiting = entry.places.wait();

@@ -16,6 +16,8 @@ use tracing::{
 };
 
 use super::{
+    line_budgets::{LINES_A_SECOND, LineBudgets},
+    report::counted,
     run::Exit,
     stderr::{ShownBar, StderrQueue},
 };
@@ -37,6 +39,7 @@ pub(crate) struct Console {
     verbose: bool,
     json: bool,
     queue: StderrQueue,
+    budgets: LineBudgets,
 }
 
 impl Console {
@@ -50,6 +53,7 @@ impl Console {
             verbose: options.verbose,
             json: options.json,
             queue: StderrQueue::new(),
+            budgets: LineBudgets::default(),
         }
     }
 
@@ -154,6 +158,33 @@ impl Console {
         }
     }
 
+    /// Prints a notice that a client has caused, after the name of the client: with `print`, unless the client has
+    /// caused too many lines. Those are left out and counted.
+    pub(crate) fn client_notice(&self, client: &str, print: impl FnOnce(&Self)) {
+        let Some(left_out) = self.budgets.admit(client, Instant::now()) else {
+            return;
+        };
+        self.warn_of_lines(client, left_out);
+        self.notice(print);
+    }
+
+    /// Prints how many lines of each client were left out, if the client has not caused a line since.
+    pub(crate) fn report_left_out(&self) {
+        for (client, count) in self.budgets.take_left_out(Instant::now()) {
+            self.warn_of_lines(&client, count);
+        }
+    }
+
+    fn warn_of_lines(&self, client: &str, left_out: u64) {
+        if left_out > 0 {
+            let lines = counted(left_out, "more line", "more lines");
+            let text = format!(
+                "{lines} of {client} were left out, because there are more than {LINES_A_SECOND} a second"
+            );
+            self.notice(|console| console.warn(&text));
+        }
+    }
+
     fn warn_of_left_out(&self) {
         let count = self.queue.take_left_out();
         if count > 0 {
@@ -183,7 +214,8 @@ impl Console {
         self.queue.hurry();
     }
 
-    fn say(&self, level: Level, text: &str) {
+    /// Prints a message.
+    pub(crate) fn say(&self, level: Level, text: &str) {
         if !self.wants(level) {
             return;
         }
@@ -198,7 +230,8 @@ impl Console {
         }
     }
 
-    fn wants(&self, level: Level) -> bool {
+    /// Returns true if messages of this kind are printed.
+    pub(crate) fn wants(&self, level: Level) -> bool {
         match level {
             Level::Error => true,
             Level::Warning | Level::Note => !self.quiet,
@@ -245,7 +278,7 @@ impl Console {
 /// The kind of a message. In JSON its name is the `event`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Level {
+pub(crate) enum Level {
     Error,
     Warning,
     Note,
@@ -297,6 +330,9 @@ const DETAILS: [&str; 3] = [
 /// The module whose events the programs report themselves: what a stream uses, and why.
 const REPORTED: &str = "rdpipe::transport::connect::start";
 
+/// The name of the lines about connections that are no client's.
+const OTHERS: &str = "other connections";
+
 /// Shows the events of this process on `console` from now on. The first console of a process shows them.
 pub(super) fn show_on(console: &Console) {
     let shown = ShownEvents {
@@ -342,16 +378,26 @@ impl Subscriber for ShownEvents {
     fn event(&self, event: &Event<'_>) {
         let mut text = EventText::default();
         event.record(&mut text);
-        let text = text.0;
-        let level = *event.metadata().level();
-        if level <= tracing::Level::WARN && !self.is_new(&text, Instant::now()) {
+        let EventText { mut text, client } = text;
+        if let Some(client) = &client {
+            text = format!("{client}: {text}");
+        }
+        let level = match *event.metadata().level() {
+            tracing::Level::ERROR => Level::Error,
+            tracing::Level::WARN => Level::Warning,
+            _ => Level::Detail,
+        };
+        if !self.console.wants(level) {
             return;
         }
-        self.console.notice(|console| match level {
-            tracing::Level::ERROR => console.error(&text),
-            tracing::Level::WARN => console.warn(&text),
-            _ => console.detail(&text),
-        });
+        let say = |console: &Console| console.say(level, &text);
+        match client {
+            Some(client) => self.console.client_notice(&client, say),
+            // Strangers cause any number of these.
+            None if level == Level::Detail => self.console.client_notice(OTHERS, say),
+            None if self.is_new(&text, Instant::now()) => self.console.notice(say),
+            None => {}
+        }
     }
 
     // No span is enabled that would need more.
@@ -368,18 +414,23 @@ impl Subscriber for ShownEvents {
     fn exit(&self, _span: &span::Id) {}
 }
 
-/// An event as a sentence: the message, then the value of each field.
+/// An event as a sentence: the message, then the value of each field. If it is about a client, the name comes first.
 #[derive(Default)]
-struct EventText(String);
+struct EventText {
+    text: String,
+    client: Option<String>,
+}
 
 impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            let rest = std::mem::take(&mut self.0);
-            self.0 = format!("{value:?}{rest}");
+            let rest = std::mem::take(&mut self.text);
+            self.text = format!("{value:?}{rest}");
+        } else if field.name() == "client" {
+            self.client = Some(format!("{value:?}"));
         } else {
             // Writing to a string does not fail.
-            let _ = write!(self.0, ": {value:?}");
+            let _ = write!(self.text, ": {value:?}");
         }
     }
 
@@ -541,7 +592,7 @@ mod tests {
             fn event(&self, event: &Event<'_>) {
                 let mut text = EventText::default();
                 event.record(&mut text);
-                self.0.lock().unwrap().push(text.0);
+                self.0.lock().unwrap().push(text.text);
             }
             fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
                 span::Id::from_u64(1)

@@ -1,5 +1,6 @@
 //! Code that the programs share: runs, messages, exit codes, progress, reports and the hiding of secrets.
 
+pub(crate) mod line_budgets;
 pub(crate) mod message;
 pub(crate) mod progress;
 pub(crate) mod report;

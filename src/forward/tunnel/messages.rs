@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The version of the frames and of these messages.
-pub(super) const TUNNEL_VERSION: u32 = 2;
+pub(crate) const TUNNEL_VERSION: u32 = 2;
 
 /// A message about the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

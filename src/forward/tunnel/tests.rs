@@ -11,7 +11,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{Notify, Semaphore},
+    sync::Notify,
     task::JoinHandle,
     time::timeout,
 };
@@ -30,7 +30,7 @@ use crate::{
         policy::{ForwardPolicy, ForwardTarget},
         specs::{BindAddress, ForwardSpec, ListenAt},
     },
-    places::Places,
+    places::{Places, Share, SharedPlaces},
 };
 
 /// A guard against a hang, and no budget.
@@ -493,8 +493,12 @@ async fn an_address_without_an_answer_does_not_hold_up_the_next_one() {
 
 #[tokio::test]
 async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
-    let (all, own) = (Arc::new(Semaphore::new(3)), Arc::new(Semaphore::new(2)));
-    let places = Places::new(Arc::clone(&all), Arc::clone(&own));
+    let share = Share {
+        all: 3,
+        of_one_key: 2,
+    };
+    let own = SharedPlaces::new(share).of(Key::from_secret(&[1; 32]).id());
+    let places = own.clone();
     let routes = vec![ListenRoute::To(echo_server().await)];
     let tunnel = tunnel_with_places(routes, Vec::new(), Some(places)).await;
     let mut sockets = Vec::new();
@@ -504,20 +508,19 @@ async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
         timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
         sockets.push(socket);
     }
-    assert_eq!((all.available_permits(), own.available_permits()), (1, 0));
+    assert!(own.have_share());
     let mut refused = tunnel.connect().await;
     is_reset(&mut refused).await;
     let full = |event: &TunnelEvent| matches!(event, TunnelEvent::Refused(_, refusal) if refusal.kind == RefusalKind::Full);
     tunnel.events.wait(full).await;
     drop(sockets.pop());
-    until(|| own.available_permits() == 1).await;
+    until(|| !own.have_share()).await;
     assert_eq!(
         exchange(tunnel.connect().await, pattern(9)).await,
         pattern(9)
     );
     drop(sockets);
-    until(|| own.available_permits() == 2).await;
-    assert_eq!(all.available_permits(), 3);
+    until(|| [own.take(), own.take()].iter().all(Option::is_some)).await;
     tunnel.close().await;
 }
 

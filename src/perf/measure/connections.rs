@@ -93,7 +93,7 @@ impl StreamTerms {
             let thread = start_thread()?;
             let EdgePlan { key, config, .. } = self.plan(index);
             let of = Arc::clone(&listener);
-            let expecting = async move { of.accept_key(key, config, Handle::current()) };
+            let expecting = async move { of.accept_key(key, config, Handle::current(), None) };
             let key_acceptor = thread.run(expecting).await;
             let key_acceptor = key_acceptor.ok_or_else(|| "a key was made twice".to_owned())?;
             acceptors.push(StreamAcceptor {

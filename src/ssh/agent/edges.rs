@@ -26,7 +26,8 @@ use super::{
     outbox::Outbox,
 };
 use crate::{
-    Direction, Error, Key, KeyAcceptor, Listener, Stream, StreamConfig, TransportPolicy, Watch,
+    Direction, Error, Key, KeyAcceptor, KeyId, Listener, Stream, StreamConfig, TransportPolicy,
+    Watch,
     carry::{self, CarryError, CarryThread, Watched},
     options::StreamOptions,
     reach,
@@ -184,7 +185,15 @@ impl PendingEdge {
         let peer = self.plan.peer.clone();
         let outbox = context.outbox.clone();
         let establishing = establish(id, self.plan, self.requests, outbox, acceptance.clone());
-        match self.thread.run(establishing).await {
+        // The thread goes on with what it runs, so the end of the work ends it there.
+        let failed = Arc::clone(&context.first_fault);
+        let establishing = async move {
+            tokio::select! {
+                connected = establishing => Some(connected),
+                () = failed.failed() => None,
+            }
+        };
+        match self.thread.run(establishing).await? {
             Ok(stream) => {
                 let link = describe_link(&stream);
                 context.outbox.send(FromAgent::Connected { edge: id, link });
@@ -317,6 +326,8 @@ pub(crate) enum EdgeAcceptance {
 pub(crate) struct SharedListener {
     /// The listener that all clients know.
     pub(crate) listener: Arc<Listener>,
+    /// The key of the client, in whose share its edges are counted.
+    pub(crate) owner: KeyId,
     /// The settings of every edge in one direction. An order may choose a shorter timeout, and exclude a transport.
     pub(crate) one_way: StreamConfig,
     /// The settings of every edge in both directions.
@@ -365,7 +376,8 @@ impl EdgeAcceptance {
             Self::OwnListeners => Ok(EdgeAcceptor::Own(plan.listen().await?)),
             Self::SharedListener(shared) => {
                 let (key, config) = (plan.key.clone(), plan.config.clone());
-                let key_acceptor = shared.listener.accept_key(key, config, Handle::current());
+                let (runtime, owner) = (Handle::current(), Some(shared.owner));
+                let key_acceptor = shared.listener.accept_key(key, config, runtime, owner);
                 let key_acceptor = key_acceptor.ok_or("the key of an edge is in use already")?;
                 Ok(EdgeAcceptor::Shared(key_acceptor, Arc::clone(shared)))
             }

@@ -8,6 +8,7 @@
 
 use std::{
     collections::HashMap,
+    fmt::Display,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -28,11 +29,12 @@ use super::listener::{Arrival, ArrivalQueue, ListenerCounters};
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     key::KeyId,
+    places::{Share, SharedPlaces},
     transport::{
         connect::{
             admission::{
-                ExpectedStreams, Limits, MAX_NEW, MAX_WAITING, PUSHED_OUT, Proving, ProvingPlace,
-                StrangerPlace, Strangers,
+                ExpectedStreams, FirstMessages, Limits, MAX_NEW, MAX_WAITING, PUSHED_OUT,
+                ProvingPlace, StrangerPlace, Strangers,
             },
             handshake::{self, Authenticated},
             preamble::{ControlOpening, Opening, OpeningKind, PROTOCOL_VERSION, PreambleKind},
@@ -55,9 +57,14 @@ pub(crate) struct Acceptor {
     /// The places of connections whose first bytes have not been looked at.
     new: Arc<Semaphore>,
     strangers: Arc<Strangers>,
-    proving: Arc<Proving>,
+    /// The places of connections that are proving the key.
+    proving: SharedPlaces,
+    /// The first messages of these connections.
+    messages: Arc<FirstMessages>,
     /// The places of streams that are being negotiated or wait for the program.
-    waiting: Arc<Semaphore>,
+    waiting: SharedPlaces,
+    /// The places of streams that go somewhere else than to the program.
+    routed: SharedPlaces,
     expected: ExpectedStreams,
     arrivals: Arc<ArrivalQueue>,
     counters: Arc<ListenerCounters>,
@@ -88,6 +95,7 @@ impl Acceptor {
     /// An acceptor for peers with one of `keys`, whose streams are used in the current runtime.
     pub(crate) fn new(keys: ListenerKeys, config: StreamConfig, shared: ListenerShared) -> Self {
         let limits = Limits::of_process();
+        let share = keys.known.share;
         let ListenerShared {
             arrivals,
             counters,
@@ -100,8 +108,10 @@ impl Acceptor {
             streams: Handle::current(),
             new: Arc::new(Semaphore::new(MAX_NEW)),
             strangers: Strangers::new(limits.strangers),
-            proving: Proving::new(limits.proving),
-            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            proving: SharedPlaces::new(share(limits.proving)),
+            messages: Arc::default(),
+            waiting: SharedPlaces::new(share(MAX_WAITING)),
+            routed: SharedPlaces::new(share(MAX_WAITING)),
             expected: ExpectedStreams::default(),
             arrivals,
             counters,
@@ -169,9 +179,21 @@ impl Acceptor {
         match authenticated.map_err(|_| HandshakeFault::Timeout(limit))?? {
             // Boxed like the steps before: a silent connection costs a socket and a few hundred bytes, and not the
             // memory of a whole handshake.
-            Some((peer, place)) => Box::pin(self.make_stream(peer, place)).await,
+            Some((peer, place)) => {
+                let key_id = peer.key_id;
+                if let Err(fault) = Box::pin(self.make_stream(peer, place)).await {
+                    self.counters.count_fault(&fault);
+                    self.report_no_stream(key_id, &fault);
+                }
+                Ok(())
+            }
             None => Ok(()),
         }
+    }
+
+    fn report_no_stream(&self, key_id: KeyId, error: &dyn Display) {
+        let client = self.keys.client(key_id);
+        tracing::debug!(%client, %error, "a peer that has the key gets no stream");
     }
 
     /// Reads the first bytes of a connection, and continues with what they ask for. Returns a peer that has the key;
@@ -215,7 +237,8 @@ impl Acceptor {
     /// Verifies the first message of a control connection, and lets the dialer show that it can go on. The answer to an
     /// unknown key is that to a message which does not verify, and takes as long.
     ///
-    /// If too many connections are proving the key, this one stays a stranger until one of them has left.
+    /// If too many connections are proving the key, this one stays a stranger until one of them has left: one that has
+    /// been silent for some time leaves then.
     async fn prove_key(
         &self,
         socket: TcpStream,
@@ -230,15 +253,21 @@ impl Acceptor {
             peer.wait(Box::pin(refusal)).await?;
             return Err(HandshakeFault::Key);
         };
-        let entering = self.proving.enter(*first);
+        let places = self.proving.of(self.keys.owner(key_id));
+        let entering = self.messages.enter(*first, places);
         let mut entering = pin!(entering.ok_or(HandshakeFault::Protocol("a recorded message"))?);
         let place = match poll!(entering.as_mut()) {
             Poll::Ready(place) => place,
             Poll::Pending => peer.wait(entering).await?,
         };
+        let place = place.ok_or_else(closed)?;
         drop(peer);
-        let peer = handshake::answer(socket, responder, key_id).await?;
-        Ok((peer, place))
+        let answered = tokio::select! {
+            biased;
+            answered = handshake::answer(socket, responder, key_id) => answered?,
+            () = place.overdue() => return Err(HandshakeFault::Protocol(OVERDUE)),
+        };
+        Ok((answered, place))
     }
 
     /// Makes a stream with a peer that has the key, and keeps it for the program.
@@ -248,7 +277,12 @@ impl Acceptor {
         proving: ProvingPlace,
     ) -> Result<(), HandshakeFault> {
         let limit = self.config.handshake_timeout;
-        let waiting = timeout(limit, Arc::clone(&self.waiting).acquire_owned());
+        let route = self.keys.route(peer.key_id);
+        let places = match &route {
+            Some(route) => self.routed.of(route.owner),
+            None => self.waiting.of(peer.key_id),
+        };
+        let waiting = timeout(limit, places.wait());
         let place = tokio::select! {
             biased;
             place = waiting => place.map_err(|_| HandshakeFault::Timeout(limit))?,
@@ -257,7 +291,7 @@ impl Acceptor {
         };
         drop(proving);
         let acceptor = Arc::clone(self);
-        let route = self.keys.route(peer.key_id);
+        let key_id = peer.key_id;
         let routed = route.clone();
         let negotiating = async move {
             let config = routed
@@ -275,17 +309,19 @@ impl Acceptor {
         };
         self.counters.count_outcome(&outcome);
         if let Err(error) = &outcome {
-            tracing::debug!(%error, "a peer that has the key gets no stream");
+            self.report_no_stream(key_id, error);
         }
         if !outcome.as_ref().err().is_none_or(concerns_the_program) {
             return Ok(());
         }
+        let arrival = Arrival {
+            key_id,
+            outcome,
+            place,
+        };
         match route {
-            Some(route) => route.push(outcome),
-            None => self.arrivals.push(Arrival {
-                outcome,
-                _place: place.ok(),
-            }),
+            Some(route) => route.push(arrival),
+            None => self.arrivals.push(arrival),
         }
         Ok(())
     }
@@ -302,6 +338,9 @@ fn concerns_the_program(error: &Error) -> bool {
         HandshakeFault::Direction(_) | HandshakeFault::Transport(_)
     )
 }
+
+/// The end of a connection that did not prove the key while others of its key waited.
+const OVERDUE: &str = "no proof of the key while others of its key wait";
 
 /// A connection that has not shown that it has the key.
 struct UnauthenticatedPeer {
@@ -324,9 +363,48 @@ impl UnauthenticatedPeer {
     }
 }
 
+/// The keys that a listener is opened for.
+pub(crate) struct KnownKeys {
+    lookup: Box<dyn Fn(KeyId) -> Option<Key> + Send + Sync>,
+    /// Returns the name of the client that has a key.
+    name: Box<dyn Fn(KeyId) -> Option<Arc<str>> + Send + Sync>,
+    /// Returns what one key has of a number of places.
+    share: fn(usize) -> Share,
+}
+
+impl KnownKeys {
+    /// Returns one key, which has all places.
+    pub(crate) fn one(key: Key) -> Self {
+        Self {
+            lookup: Box::new(move |_| Some(key.clone())),
+            name: Box::new(|_| None),
+            share: Share::whole,
+        }
+    }
+
+    /// Returns the keys that `lookup` returns, each of which has a quarter of the places.
+    pub(crate) fn many(lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static) -> Self {
+        Self {
+            lookup: Box::new(lookup),
+            name: Box::new(|_| None),
+            share: Share::quarter,
+        }
+    }
+
+    /// Names the clients that have the keys, for events.
+    #[cfg(feature = "cli")]
+    pub(crate) fn named(
+        self,
+        name: impl Fn(KeyId) -> Option<Arc<str>> + Send + Sync + 'static,
+    ) -> Self {
+        let name = Box::new(name);
+        Self { name, ..self }
+    }
+}
+
 /// Finds the key of a peer by its id.
 pub(crate) struct ListenerKeys {
-    lookup: Box<dyn Fn(KeyId) -> Option<Key> + Send + Sync>,
+    known: KnownKeys,
     /// Verifies the messages of peers whose key is unknown, which takes as long as with a known key, and always fails,
     /// since this key is random and kept here only.
     decoy: Key,
@@ -335,14 +413,10 @@ pub(crate) struct ListenerKeys {
 }
 
 impl ListenerKeys {
-    /// The keys that `lookup` returns, and those of `routes`.
-    pub(crate) fn new(
-        lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static,
-        decoy: Key,
-        routes: Arc<KeyRoutes>,
-    ) -> Self {
+    /// The keys that are known, and those of `routes`.
+    pub(crate) fn new(known: KnownKeys, decoy: Key, routes: Arc<KeyRoutes>) -> Self {
         Self {
-            lookup: Box::new(lookup),
+            known,
             decoy,
             routes,
         }
@@ -352,8 +426,19 @@ impl ListenerKeys {
     pub(crate) fn key_or_decoy(&self, id: KeyId) -> Key {
         let routed = self.route(id).map(|route| route.key.clone());
         routed
-            .or_else(|| (self.lookup)(id))
+            .or_else(|| (self.known.lookup)(id))
             .unwrap_or_else(|| self.decoy.clone())
+    }
+
+    /// Returns the key in whose share the connections of this key are counted: that of the client which has brought it.
+    pub(crate) fn owner(&self, id: KeyId) -> KeyId {
+        self.route(id).map_or(id, |route| route.owner)
+    }
+
+    /// Returns the name of the client in whose share the connections of this key are counted, or the id of its key.
+    pub(crate) fn client(&self, id: KeyId) -> Arc<str> {
+        let owner = self.owner(id);
+        (self.known.name)(owner).unwrap_or_else(|| owner.to_string().into())
     }
 
     /// Returns where the streams of this key go, if they do not go to the program.
@@ -372,14 +457,17 @@ pub(crate) struct KeyRoute {
     pub(crate) config: StreamConfig,
     /// The runtime that the streams belong to.
     pub(crate) runtime: Handle,
-    arrivals: mpsc::UnboundedSender<Result<Stream, Error>>,
+    /// The key in whose share the streams are counted.
+    pub(crate) owner: KeyId,
+    /// As long as the places of the owner.
+    arrivals: mpsc::UnboundedSender<Arrival>,
 }
 
 impl KeyRoute {
     /// Passes on a stream, or the reason why a peer with the key gets none.
-    pub(crate) fn push(&self, outcome: Result<Stream, Error>) {
+    pub(crate) fn push(&self, arrival: Arrival) {
         // If the acceptor has been dropped, the stream is dropped here, which aborts it.
-        let _ = self.arrivals.send(outcome);
+        let _ = self.arrivals.send(arrival);
     }
 }
 
@@ -399,18 +487,19 @@ impl KeyRoutes {
 pub(crate) struct KeyAcceptor {
     id: KeyId,
     routes: Arc<KeyRoutes>,
-    arrivals: mpsc::UnboundedReceiver<Result<Stream, Error>>,
+    arrivals: mpsc::UnboundedReceiver<Arrival>,
 }
 
 #[cfg(feature = "cli")]
 impl KeyAcceptor {
-    /// Expects streams of `key`, which `config` sets up and which belong to `runtime`. Returns none if the key is
-    /// expected already.
+    /// Expects streams of `key`, which `config` sets up, which belong to `runtime`, and which are counted in the share
+    /// of the key `owner`; none is `key` itself. Returns none if the key is expected already.
     pub(crate) fn new(
         routes: &Arc<KeyRoutes>,
         key: Key,
         config: StreamConfig,
         runtime: Handle,
+        owner: Option<KeyId>,
     ) -> Option<Self> {
         let id = key.id();
         let (sender, arrivals) = mpsc::unbounded_channel();
@@ -418,6 +507,7 @@ impl KeyAcceptor {
             key,
             config,
             runtime,
+            owner: owner.unwrap_or(id),
             arrivals: sender,
         };
         let mut known = routes.lock();
@@ -441,7 +531,7 @@ impl KeyAcceptor {
     /// Safe: a stream that was not returned is returned by the next call.
     pub(crate) async fn accept(&mut self) -> Result<Stream, Error> {
         match self.arrivals.recv().await {
-            Some(outcome) => outcome.map(Stream::granted),
+            Some(arrival) => arrival.outcome.map(Stream::granted),
             // The route lives at least as long as this value.
             None => std::future::pending().await,
         }

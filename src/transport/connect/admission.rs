@@ -5,10 +5,19 @@
 //! |---|---|---|---|
 //! | new | nothing yet: its first bytes have not been looked at | [`MAX_NEW`] | at once: a look never waits |
 //! | stranger | too little, or a wrong key | [`Limits::strangers`] | when it has shown more, or pushed out by another stranger |
-//! | proving | a first message that verifies | [`Limits::proving`] | with a message under the session keys |
+//! | proving | a first message that verifies | [`Limits::proving`] | with a place of the next class |
 //! | negotiating | the key | [`MAX_WAITING`], with the next class | with a stream or a failure |
 //! | waiting | the stream is made | | when the program accepts it |
 //! | data connection | the label of a negotiating stream | four for each stream | with its proof |
+//!
+//! The streams that a part of the program takes for itself, such as the edges of a copy, have as many places again:
+//! they never wait for streams that wait for the program.
+//!
+//! *One key has one share.* On a listener for many keys, one key has at most a quarter of the places of each class from
+//! proving on, and they are given in turn by key ([`SharedPlaces`](crate::places::SharedPlaces)). The program gets the
+//! waiting streams in turn by key too. A key that a part of the program expects counts as the key of the client that
+//! brought it. So the holder of one key delays other keys by the time of one negotiation at most, whatever it opens.
+//! Each of these places has a limit of time, the handshake timeout, except that of a stream that waits for the program.
 //!
 //! Only strangers are pushed out. A peer with the key is a stranger only for as long as its first bytes arrive later
 //! than the connection itself, and not at all if they arrive together, as they do across a network. `connect` dials
@@ -24,7 +33,8 @@
 //!   connection if the control connection stands.
 //! - *What it costs.* To verify a first message is hashing. The answer costs two multiplications on the curve, and only
 //!   a peer with the key or a recording gets it; a recording takes one place, because each place needs another first
-//!   message. Argon2id runs once for each key, not for each connection.
+//!   message, and for [`PROVING_PATIENCE`] only while others of its key wait. Argon2id runs once for each key, not for
+//!   each connection.
 //! - *A stream that waits for `accept` is running*: its control task sends and receives keepalives, so that its dialer,
 //!   whose `connect` has returned, does not take it for dead. Its slots are granted when it is accepted, so no data
 //!   arrives before. Over RDMA its pools are registered already.
@@ -40,17 +50,20 @@ use std::{
     convert::Infallible,
     net::{IpAddr, Ipv6Addr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use rustix::process::{Resource, getrlimit};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    sync::oneshot,
+    time::sleep,
 };
 
 use crate::{
     HandshakeFault,
+    places::{Place, Places},
     transport::{
         connect::preamble::{LABEL_BYTES, PROOF_BYTES, is_proof, label, random},
         control::{message::Token, noise::HANDSHAKE_BYTES},
@@ -66,6 +79,10 @@ pub(super) const MAX_NEW: usize = 32;
 /// less than three round trips, so this many at once are 200 streams a second with peers 100 ms away. A dialer beyond
 /// it waits for its answer, until its own time limit.
 pub(super) const MAX_WAITING: usize = 64;
+
+/// The time after which a connection that is proving the key leaves its place to another one of its key that waits. A
+/// dialer's proof takes one round trip; a recording never proves anything.
+const PROVING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The most connections of the classes that peers fill without showing the whole key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,63 +236,65 @@ impl Drop for Expectation<'_> {
     }
 }
 
-/// The places of the connections of one listener that are proving that they have the key.
-pub(crate) struct Proving {
-    places: Arc<Semaphore>,
-    /// The first messages of these connections. A peer makes a new one for each connection, so one that comes twice is
-    /// a recording, and a recording takes one place at most.
-    messages: Mutex<HashSet<[u8; HANDSHAKE_BYTES]>>,
-}
+/// The first messages of the connections of one listener that are proving that they have the key. A peer makes a new one
+/// for each connection, so one that comes twice is a recording, and a recording takes one place at most.
+#[derive(Default)]
+pub(crate) struct FirstMessages(Mutex<HashSet<[u8; HANDSHAKE_BYTES]>>);
 
-impl Proving {
-    /// Keeps at most `most` connections.
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self {
-            places: Arc::new(Semaphore::new(most)),
-            messages: Mutex::default(),
-        })
-    }
-
-    /// Returns a future that waits for a place for the connection with this first message; `None` if another connection
-    /// with the same message has a place or waits for one.
+impl FirstMessages {
+    /// Returns a future that waits for one of `places` for the connection with this first message; `None` if another
+    /// connection with the same message has a place or waits for one.
     pub(crate) fn enter(
         self: &Arc<Self>,
         message: [u8; HANDSHAKE_BYTES],
-    ) -> Option<impl Future<Output = ProvingPlace> + use<>> {
+        places: Places,
+    ) -> Option<impl Future<Output = Option<ProvingPlace>> + use<>> {
         let is_new = self.lock().insert(message);
         let message = is_new.then(|| UniqueMessage {
-            proving: Arc::clone(self),
+            messages: Arc::clone(self),
             message,
         })?;
-        let place = Arc::clone(&self.places).acquire_owned();
         Some(async move {
-            ProvingPlace {
+            let place = places.wait().await?;
+            Some(ProvingPlace {
                 _message: message,
-                _permit: place.await.expect("the semaphore is never closed"),
-            }
+                place,
+            })
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<[u8; HANDSHAKE_BYTES]>> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of one connection, which ends when it is dropped.
+/// The place of one connection that is proving the key, which ends when it is dropped.
 pub(crate) struct ProvingPlace {
     _message: UniqueMessage,
-    _permit: OwnedSemaphorePermit,
+    place: Place,
+}
+
+impl ProvingPlace {
+    /// Waits until this connection has been proving the key for so long that another one of its key gets the place.
+    pub(crate) async fn overdue(&self) {
+        loop {
+            sleep(PROVING_PATIENCE).await;
+            if self.place.places().are_wanted() {
+                return;
+            }
+        }
+    }
 }
 
 /// A first message that no other connection may show, until it is dropped.
 struct UniqueMessage {
-    proving: Arc<Proving>,
+    messages: Arc<FirstMessages>,
     message: [u8; HANDSHAKE_BYTES],
 }
 
 impl Drop for UniqueMessage {
     fn drop(&mut self) {
-        self.proving.lock().remove(&self.message);
+        self.messages.lock().remove(&self.message);
     }
 }
 
@@ -414,6 +433,10 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+    use crate::{
+        Key,
+        places::{Share, SharedPlaces},
+    };
 
     #[test]
     fn connections_without_the_key_leave_descriptors_to_the_program() {
@@ -426,24 +449,35 @@ mod tests {
 
     #[test]
     fn a_recording_takes_one_place() {
-        let proving = Proving::new(2);
-        let first = proving.enter([1; HANDSHAKE_BYTES]).unwrap().now_or_never();
-        assert!(proving.enter([1; HANDSHAKE_BYTES]).is_none());
-        let second = proving.enter([2; HANDSHAKE_BYTES]).unwrap().now_or_never();
+        let messages = Arc::<FirstMessages>::default();
+        let places = SharedPlaces::new(Share::whole(2)).of(Key::from_secret(&[1; 32]).id());
+        let enter = |byte| messages.enter([byte; HANDSHAKE_BYTES], places.clone());
+        let first = enter(1).unwrap().now_or_never().flatten();
+        assert!(enter(1).is_none());
+        let second = enter(2).unwrap().now_or_never().flatten();
         assert!(first.is_some() && second.is_some());
         drop(first);
-        assert!(proving.enter([1; HANDSHAKE_BYTES]).is_some());
+        assert!(enter(1).is_some());
     }
 
-    #[test]
-    fn one_too_many_waits() {
-        let proving = Proving::new(1);
-        let first = proving.enter([1; HANDSHAKE_BYTES]).unwrap().now_or_never();
-        let mut second = Box::pin(proving.enter([2; HANDSHAKE_BYTES]).unwrap());
+    #[tokio::test]
+    async fn one_too_many_waits_and_a_silent_one_leaves_its_place() {
+        let messages = Arc::<FirstMessages>::default();
+        let places = SharedPlaces::new(Share::whole(1)).of(Key::from_secret(&[1; 32]).id());
+        let enter = |byte| {
+            Box::pin(
+                messages
+                    .enter([byte; HANDSHAKE_BYTES], places.clone())
+                    .unwrap(),
+            )
+        };
+        let first = enter(1).await.unwrap();
+        let mut second = enter(2);
         assert!(second.as_mut().now_or_never().is_none());
+        first.overdue().await;
         drop(first);
-        assert!(second.now_or_never().is_some());
-        assert!(proving.lock().is_empty());
+        assert!(second.await.is_some());
+        assert!(messages.lock().is_empty());
     }
 
     fn address(last: u8) -> IpAddr {

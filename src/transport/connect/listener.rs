@@ -1,8 +1,7 @@
-//! The listener: hands out streams from peers that have a key, in the order in which they have come. Its background,
-//! which accepts connections and makes the streams, is in [`acceptor`](super::acceptor).
+//! The listener: hands out streams from peers that have a key, in turn by key, and of one key in the order in which they
+//! have come. Its background, which accepts connections and makes the streams, is in [`acceptor`](super::acceptor).
 
 use std::{
-    collections::VecDeque,
     fmt, io,
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
@@ -19,7 +18,7 @@ use futures::stream::FusedStream;
 use tokio::{
     net::{TcpListener, ToSocketAddrs, lookup_host},
     runtime::Handle,
-    sync::{Notify, OwnedSemaphorePermit},
+    sync::Notify,
     task::JoinHandle,
     time::sleep,
 };
@@ -29,17 +28,15 @@ use tokio_util::{
 };
 
 use super::{
-    acceptor::{Acceptor, KeyRoutes, ListenerKeys, ListenerShared},
+    acceptor::{Acceptor, KeyRoutes, KnownKeys, ListenerKeys, ListenerShared},
     admission::PUSHED_OUT,
 };
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     key::KeyId,
+    places::{Place, TurnQueue},
     transport::{rdma, stream::Stream},
 };
-
-#[cfg(feature = "cli")]
-pub(crate) use super::acceptor::KeyAcceptor;
 
 /// The connections that the kernel completes before they are accepted. A crowd that arrives at once waits here for its
 /// turn; the kernel reduces the number to `net.core.somaxconn`, 4096 on Linux since 5.4. A connection beyond it is not
@@ -97,7 +94,7 @@ impl Listener {
         key: Key,
         config: StreamConfig,
     ) -> Result<Self, Error> {
-        Self::bind_with(address, move |_| Some(key.clone()), config).await
+        Self::bind_to(address, KnownKeys::one(key), config).await
     }
 
     /// Listens on `address` for peers with any of several keys. `lookup` returns the key with an id, or `None` for an
@@ -106,6 +103,12 @@ impl Listener {
     ///
     /// [`Stream::key_id`](crate::Stream::key_id) tells whose stream it is. A key that `lookup` does not return any more
     /// opens no new stream; those that are open go on.
+    ///
+    /// One key has at most a quarter of what the listener keeps before streams are accepted: 256 of 1,024 connections
+    /// that prove their key, and 16 of 64 streams that are set up or wait for [`accept`](Self::accept). Further peers
+    /// with this key wait for [`handshake_timeout`](StreamConfig::handshake_timeout) at most. Keys that wait take turns,
+    /// and `accept` returns streams in turn by key. So a peer cannot keep those with other keys out. How many accepted
+    /// streams a key may have is up to the program.
     ///
     /// ```
     /// use std::{collections::HashMap, sync::{Arc, RwLock}};
@@ -145,6 +148,15 @@ impl Listener {
         lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static,
         config: StreamConfig,
     ) -> Result<Self, Error> {
+        Self::bind_to(address, KnownKeys::many(lookup), config).await
+    }
+
+    /// Listens on `address` for peers with these keys.
+    pub(crate) async fn bind_to(
+        address: impl ToSocketAddrs,
+        keys: KnownKeys,
+        config: StreamConfig,
+    ) -> Result<Self, Error> {
         let failed = |address: String, source| Error::Listen {
             address,
             source: Arc::new(source),
@@ -154,7 +166,7 @@ impl Listener {
         let mut last = failed(unknown(), io::ErrorKind::AddrNotAvailable.into());
         for address in addresses.map_err(|source| failed(unknown(), source))? {
             match listen(address) {
-                Ok(socket) => return Self::start(socket, lookup, config),
+                Ok(socket) => return Self::start(socket, keys, config),
                 Err(source) => last = failed(address.to_string(), source),
             }
         }
@@ -176,12 +188,12 @@ impl Listener {
         key: Key,
         config: StreamConfig,
     ) -> Result<Self, Error> {
-        Self::start(socket, move |_| Some(key.clone()), config)
+        Self::start(socket, KnownKeys::one(key), config)
     }
 
     fn start(
         socket: std::net::TcpListener,
-        lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static,
+        keys: KnownKeys,
         config: StreamConfig,
     ) -> Result<Self, Error> {
         rdma::LocalPorts::check(&config)?;
@@ -193,7 +205,7 @@ impl Listener {
         socket.set_nonblocking(true).map_err(failed)?;
         let routes = Arc::<KeyRoutes>::default();
         let decoy = Key::generate().map_err(|error| failed(io::Error::other(error)))?;
-        let keys = ListenerKeys::new(lookup, decoy.key().clone(), Arc::clone(&routes));
+        let keys = ListenerKeys::new(keys, decoy.key().clone(), Arc::clone(&routes));
         let runtime = config.control_runtime.clone();
         let runtime = runtime.unwrap_or_else(Handle::current);
         let socket = {
@@ -219,16 +231,17 @@ impl Listener {
     }
 
     /// Accepts streams of one more key, set up by `config` instead of the settings of the listener, until the result is
-    /// dropped. The streams belong to `runtime`, and do not go to [`accept`](Self::accept). Returns none if the key is
-    /// expected already.
+    /// dropped. The streams belong to `runtime`, do not go to [`accept`](Self::accept), and are counted in the share of
+    /// the key `owner`; none is `key` itself. Returns none if the key is expected already.
     #[cfg(feature = "cli")]
     pub(crate) fn accept_key(
         &self,
         key: Key,
         config: StreamConfig,
         runtime: Handle,
-    ) -> Option<KeyAcceptor> {
-        KeyAcceptor::new(&self.routes, key, config, runtime)
+        owner: Option<KeyId>,
+    ) -> Option<super::KeyAcceptor> {
+        super::KeyAcceptor::new(&self.routes, key, config, runtime, owner)
     }
 
     /// Returns the address of the listener.
@@ -250,11 +263,17 @@ impl Listener {
     ///
     /// Safe: a stream that was not returned is returned by the next call.
     pub async fn accept(&self) -> Result<Stream, Error> {
+        self.accept_with_place().await.map(|(stream, _)| stream)
+    }
+
+    /// Accepts the next stream, as [`accept`](Self::accept) does, with its place among the streams that wait: as long as
+    /// it is kept, it counts in the share of the peer's key.
+    pub(crate) async fn accept_with_place(&self) -> Result<(Stream, Option<Place>), Error> {
         loop {
             match self.shared.arrivals.next().await {
-                Some(arrival) => {
-                    if let Ok(stream) = arrival.outcome {
-                        return Ok(stream.granted());
+                Some(Arrival { outcome, place, .. }) => {
+                    if let Ok(stream) = outcome {
+                        return Ok((stream.granted(), place));
                     }
                 }
                 None => return Err(self.report_end().await),
@@ -475,13 +494,15 @@ impl ListenerCounters {
 }
 
 /// A stream that waits for its program, or the reason why there is none.
-pub(super) struct Arrival {
+pub(crate) struct Arrival {
+    /// The key of the peer.
+    pub(super) key_id: KeyId,
     pub(super) outcome: Result<Stream, Error>,
     /// The place among the streams that wait.
-    pub(super) _place: Option<OwnedSemaphorePermit>,
+    pub(super) place: Option<Place>,
 }
 
-/// A queue from which any number of tasks take.
+/// A queue from which any number of tasks take, in turn by key.
 #[derive(Default)]
 pub(super) struct ArrivalQueue {
     inner: Mutex<Inner>,
@@ -491,7 +512,7 @@ pub(super) struct ArrivalQueue {
 
 #[derive(Default)]
 struct Inner {
-    waiting: VecDeque<Arrival>,
+    waiting: TurnQueue<Arrival>,
     /// The last task that polled and got no stream.
     poller: Option<Waker>,
     has_ended: bool,
@@ -500,7 +521,7 @@ struct Inner {
 
 impl Inner {
     fn take(&mut self) -> Poll<Option<Arrival>> {
-        match self.waiting.pop_front() {
+        match self.waiting.pop() {
             None if !self.has_ended => Poll::Pending,
             arrival => Poll::Ready(arrival),
         }
@@ -511,7 +532,7 @@ impl ArrivalQueue {
     /// Appends an arrival.
     pub(super) fn push(&self, arrival: Arrival) {
         let mut inner = self.lock();
-        inner.waiting.push_back(arrival);
+        inner.waiting.push(arrival.key_id, arrival);
         let poller = inner.poller.take();
         drop(inner);
         self.arrived.notify_one();
@@ -685,8 +706,9 @@ mod tests {
 
     fn arrival(number: &'static str) -> Arrival {
         Arrival {
+            key_id: KeyId::from_bytes([0; 16]),
             outcome: Err(Error::Misuse(number)),
-            _place: None,
+            place: None,
         }
     }
 

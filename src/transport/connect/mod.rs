@@ -9,9 +9,9 @@ pub(crate) mod listener;
 pub(crate) mod preamble;
 mod start;
 
-pub use dial::{PeerAddress, ToPeerAddress, connect, connect_with};
 #[cfg(feature = "cli")]
-pub(crate) use listener::KeyAcceptor;
+pub(crate) use acceptor::{KeyAcceptor, KnownKeys};
+pub use dial::{PeerAddress, ToPeerAddress, connect, connect_with};
 pub use listener::{Incoming, Listener, ListenerStats, LiveStreams};
 #[cfg(all(any(test, fuzzing), feature = "rdma"))]
 pub(crate) use start::share_without_halves;

@@ -14,7 +14,7 @@ use crate::{
 
 /// Checks that rsync finds no difference between two trees.
 #[track_caller]
-fn assert_same(one: &std::path::Path, other: &std::path::Path) {
+pub(super) fn assert_same(one: &std::path::Path, other: &std::path::Path) {
     let rsync = Command::new("rsync")
         .args(["-aHAXSnci", "--delete"])
         .arg(format!("{}/", one.display()))
@@ -173,7 +173,7 @@ fn clients_beyond_the_places_wait_for_their_turn() {
 }
 
 /// Returns `small`, or `full` if the long tests were asked for.
-fn count(small: usize, full: usize) -> usize {
+pub(super) fn count(small: usize, full: usize) -> usize {
     if std::env::var_os("RDPIPE_FULL").is_some() {
         full
     } else {
@@ -182,7 +182,7 @@ fn count(small: usize, full: usize) -> usize {
 }
 
 /// What a server holds: threads, descriptors, resident KiB.
-fn held(served: &Served) -> (u64, usize, u64) {
+pub(super) fn held(served: &Served) -> (u64, usize, u64) {
     let id = served.server.id().to_string();
     let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
     let threads = status
@@ -199,11 +199,13 @@ fn held(served: &Served) -> (u64, usize, u64) {
 #[track_caller]
 fn assert_as_before(served: &Served, before: (u64, usize, u64)) {
     let what = format!("threads and descriptors as before: {before:?}");
-    eventually(&what, || {
-        let now = held(served);
-        // tokio keeps some threads that could block, for ten seconds.
-        (now.0 <= before.0 + 4 && now.1 <= before.1).then_some(())
-    });
+    eventually(&what, || as_before(held(served), before).then_some(()));
+}
+
+/// Returns true if a server holds no more threads and descriptors than before.
+pub(super) fn as_before(now: (u64, usize, u64), before: (u64, usize, u64)) -> bool {
+    // tokio keeps some threads that could block, for ten seconds.
+    now.0 <= before.0 + 4 && now.1 <= before.1
 }
 
 #[test]

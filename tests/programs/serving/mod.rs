@@ -2,6 +2,8 @@
 
 mod copies;
 mod ends;
+#[cfg(feature = "fault-injection")]
+mod hostile;
 mod rights;
 mod strangers;
 mod unfinished;

@@ -42,12 +42,12 @@ use crate::{
     cli::{
         args::RdcpArgs,
         server::{
-            self, Client, Limits, ServerOptions, ServerStatus, Service, SessionOutcome, Share,
+            self, Client, Limits, ServerOptions, ServerStatus, Service, SessionOutcome,
             new_key::{NewClientError, add_client, new_client},
             rights::Access,
         },
         shared::{
-            message::{Console, print_stdout, sentence},
+            message::{Console, Level, print_stdout, sentence},
             report::{amount, counted, decimal, rate},
             run::Exit,
         },
@@ -57,6 +57,7 @@ use crate::{
         order::{CopyEnd, CopyReport},
         path::BaseDirectory,
     },
+    places::Share,
     process::{raise_descriptor_limit, return_large_blocks},
     ssh::{
         agent::{
@@ -70,8 +71,7 @@ use crate::{
     threads,
 };
 
-/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB. Further clients wait
-/// in the queue of the listener.
+/// The sessions that may wait for a place beside those that are served. Each costs some 200 KiB.
 const MOST_WAITING: usize = 256;
 
 /// The worker threads for sessions and control messages. The bytes move on a thread of each stream.
@@ -128,8 +128,8 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
         port: serve.listen_port.unwrap_or(DEFAULT_PORT),
         stream: session,
         limits: Limits {
-            sessions: Share::whole(places + MOST_WAITING),
-            places: Share::whole(places),
+            sessions: Share::quarter(places + MOST_WAITING),
+            places: Share::quarter(places),
         },
         workers: WORKERS,
         grace: Some(serve.grace.unwrap_or(DEFAULT_GRACE)),
@@ -215,12 +215,13 @@ impl CopyService {
         let client_session = ClientSession {
             edges: EdgeAcceptance::SharedListener(Arc::new(SharedListener {
                 listener: client.listener,
+                owner: client.key.id(),
                 one_way: self.pools.lane.clone(),
                 two_way: self.pools.control.clone(),
                 connected: Box::new(move |stream| tally.connected(number, stream)),
             })),
             end: kill.clone(),
-            warn: Box::new(move |text| log.print(Console::warn, text)),
+            warn: Box::new(move |text| log.print(Level::Warning, text)),
         };
         let mut side = ServedSide::default();
         let admit = |order: &Order| {
