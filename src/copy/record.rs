@@ -137,6 +137,8 @@ pub(crate) struct LargeFile {
     pub(crate) path: RelativePath,
     /// The size, holes included.
     pub(crate) size: u64,
+    /// The bytes that the source expects to send: the size without holes, and without what an earlier run has left.
+    pub(crate) content_bytes: u64,
     /// The time of the last change, which no program can set.
     pub(crate) changed: Timestamp,
     /// The metadata.

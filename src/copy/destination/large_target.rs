@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Stat, fstat, ftruncate, statat, unlinkat},
+    fs::{AtFlags, Mode, OFlags, Stat, fstat, fstatvfs, ftruncate, openat, statat, unlinkat},
     io::{Errno, pwrite, retry_on_intr},
 };
 
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     copy::{
+        metadata::content_size,
         order::FileDigest,
         path::{EntryName, RelativePath},
         question::ByteRange,
@@ -35,6 +36,9 @@ use crate::{
     },
     fd::{close, sync},
 };
+
+/// The most bytes of a file: offsets of the system are signed.
+const MAX_FILE_BYTES: u64 = i64::MAX.cast_unsigned();
 
 /// A file that arrives in parts.
 #[derive(Debug)]
@@ -84,6 +88,7 @@ impl LargeContents {
     ) -> Result<Self, String> {
         let existing = || open_existing(state, folder, name, naming);
         let contents = if is_append_only(folder) && !file.resumed {
+            try_size(folder, file.size)?;
             let mode = mode_in_place(state, &file.metadata);
             let created = match create_in_place(state, folder, name, mode) {
                 Err(Errno::EXIST) => existing(),
@@ -94,6 +99,7 @@ impl LargeContents {
             match open_part(folder, &names.part) {
                 Ok(fd) => Self::Beside(fd),
                 Err(PlacingFault::Denied(why)) if !file.resumed => {
+                    try_size(folder, file.size)?;
                     Self::InPlace(existing().map_err(|_| why)?)
                 }
                 Err(fault) => return Err(fault.into_text()),
@@ -127,9 +133,27 @@ impl LargeContents {
             if matches!(self, Self::Beside(_)) && !file.resumed {
                 let _ = unlinkat(folder, &names.part[..], AtFlags::empty());
             }
-            format!("cannot make a file of this size: {}", errno_text(errno))
+            cannot_size(errno)
         })
     }
+}
+
+/// Checks that the file system has files of a size, before a file that is written in place loses its contents. A file
+/// system without nameless files shows it later.
+///
+/// # Errors
+///
+/// Fails with the reason for the user.
+fn try_size(folder: BorrowedFd<'_>, size: u64) -> Result<(), String> {
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    match openat(folder, ".", flags, Mode::RUSR | Mode::WUSR) {
+        Ok(nameless) => ftruncate(nameless, size).map_err(cannot_size),
+        Err(_) => Ok(()),
+    }
+}
+
+fn cannot_size(errno: Errno) -> String {
+    format!("cannot make a file of this size: {}", errno_text(errno))
 }
 
 /// How much of a file has arrived.
@@ -183,7 +207,10 @@ impl LargeTarget {
         let place = (folder.fd.as_fd(), &name, naming);
         let contents = match SpecialTarget::find(state, folder.target(), &name, naming)? {
             Some(special) => LargeContents::Special(special),
-            None => LargeContents::open(state, file, place, &names, promise.as_ref())?,
+            None => {
+                check_room(state, place.0, file, &names)?;
+                LargeContents::open(state, file, place, &names, promise.as_ref())?
+            }
         };
         let progress = PartProgress {
             digested: (!file.resumed).then_some(0),
@@ -463,6 +490,46 @@ impl PartProgress {
         self.is_complete |= completes;
         completes
     }
+}
+
+/// Checks, for a server, that a file can have its size and that the file system has room for its contents: one client
+/// must not take the room of the others for a file that fails in the end. Holes take no room, and what an earlier run
+/// has left under the temporary name makes some. Makes nothing.
+///
+/// # Errors
+///
+/// Fails with the reason for the user.
+fn check_room(
+    state: &DestinationState,
+    folder: BorrowedFd<'_>,
+    file: &LargeFile,
+    names: &PartNames,
+) -> Result<(), String> {
+    if !state.keeper.is_served() {
+        return Ok(());
+    }
+    if file.size > MAX_FILE_BYTES || file.content_bytes > file.size {
+        return Err("is larger than any file can be".to_owned());
+    }
+    // A file system that does not tell is written to until it is full.
+    let Ok(system) = fstatvfs(folder) else {
+        return Ok(());
+    };
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let left = statat(folder, &names.part[..], AtFlags::SYMLINK_NOFOLLOW);
+    let left = left.map_or(0, |left| content_size(&left));
+    let room = if file.resumed {
+        free
+    } else {
+        free.saturating_add(left)
+    };
+    if file.content_bytes > room {
+        let needed = file.content_bytes;
+        return Err(format!(
+            "has {needed} bytes, and the file system has room for {room}"
+        ));
+    }
+    Ok(())
 }
 
 /// Returns the version of the source's file.

@@ -313,16 +313,18 @@ impl LaneSender {
             .collect();
         let resumed = present.iter().map(|range| range.end - range.start).sum();
         self.shared.tally.resumed_bytes(resumed);
+        let content_bytes = content_size(&opened.stat).saturating_sub(resumed);
         let announcement = LargeFile {
             id: self.shared.next_large_id(),
             path: folder.path.join(&name),
             size,
+            content_bytes,
             changed: changed(&opened.stat),
             metadata,
             resumed: *answer != AnswerKind::Send,
         };
         // A digest needs the contents in their order.
-        let is_shared = content_size(&opened.stat).saturating_sub(resumed) >= SHARED_BYTES
+        let is_shared = content_bytes >= SHARED_BYTES
             && self.shared.shares_files
             && self.shared.options.digest.is_none();
         let record = LaneRecord::LargeFile(announcement.clone());

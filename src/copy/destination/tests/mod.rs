@@ -333,6 +333,7 @@ fn large(lane: usize, id: u64, text: &str, size: u64) -> Step {
         id,
         path: path(text),
         size,
+        content_bytes: 0,
         changed: metadata(0, 3_000).modified,
         metadata: metadata(0o640, 3_000),
         resumed: false,

@@ -999,3 +999,44 @@ async fn a_mirror_leaves_what_is_unfinished_and_sweeps_what_is_old() {
     let why = "cannot replace a directory: a copy into it was cut, and may be continued";
     assert_eq!(end.failures(), [("/top/old".to_owned(), why.to_owned())]);
 }
+
+#[tokio::test]
+async fn a_file_that_has_no_room_is_refused_before_anything_is_made() {
+    let server = Server::new();
+    let system = rustix::fs::statvfs(server.place.path()).unwrap();
+    let free = system.f_bavail * system.f_frsize;
+    let announced = |text: &str, size: u64, content: u64| {
+        let mut step = large(0, 1, text, size);
+        if let Step::Record(_, LaneRecord::LargeFile(file), _) = &mut step {
+            file.content_bytes = content;
+        }
+        vec![
+            place(),
+            step,
+            part(0, 1, 0, b"abc"),
+            large_end(0, 1, Some(3)),
+        ]
+    };
+    let too_much = free + (1 << 40);
+    for (size, content, expected) in [
+        (too_much, too_much, "and the file system has room for"),
+        (1 << 63, 3, "is larger than any file can be"),
+        (3, 4, "is larger than any file can be"),
+    ] {
+        let end = server
+            .copy("alice", "/", &archive(), announced("big", size, content))
+            .await;
+        let failures = end.failures();
+        let is_named = failures[0].0 == "/big" && failures[0].1.contains(expected);
+        assert!(is_named && failures.len() == 1, "{failures:?}");
+        assert_eq!(names_in(&server.at("")), [""; 0], "{expected}");
+    }
+    // Holes take no room. Another user's rdcp writes until the disk is full.
+    let sparse = announced("sparse", 8 << 40, 3);
+    let sparse = server.copy("alice", "/", &archive(), sparse).await;
+    sparse.assert_whole();
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let steps = announced("big", 8 << 40, too_much.min(8 << 40));
+    copy(&dest, &archive(), steps).await.assert_whole();
+}
