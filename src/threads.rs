@@ -51,11 +51,33 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ///
 /// Safe: the thread of the resolver ends later.
 pub(crate) async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    lookup_host_holding(host, port, ()).await
+}
+
+/// Returns the addresses of a host, as [`lookup_host`] does. The thread of the resolver holds `held` until it ends: so
+/// many threads are left of work that was given up.
+///
+/// # Errors
+///
+/// Fails if the name cannot be resolved, or the system cannot start a thread.
+///
+/// # Cancel safety
+///
+/// Safe: the thread of the resolver ends later.
+pub(crate) async fn lookup_host_holding(
+    host: &str,
+    port: u16,
+    held: impl Send + 'static,
+) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
     let host = host.to_owned();
-    let lookup = move || (host.as_str(), port).to_socket_addrs();
+    let lookup = move || {
+        let found = (host.as_str(), port).to_socket_addrs();
+        drop(held);
+        found
+    };
     Ok(blocking(lookup).await??.collect())
 }
 
@@ -114,6 +136,16 @@ mod tests {
     #[tokio::test]
     async fn blocking_work_returns_its_result() {
         assert_eq!(blocking(|| 7).await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn the_thread_of_a_resolver_holds_what_it_is_given() {
+        let (held, ended) = oneshot::channel::<()>();
+        // The future is dropped before the thread has ended.
+        let lookup = lookup_host_holding("localhost", 9, held);
+        let given_up = tokio::time::timeout(std::time::Duration::ZERO, lookup);
+        drop(given_up.await);
+        assert!(ended.await.is_err());
     }
 
     #[tokio::test]

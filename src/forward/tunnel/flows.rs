@@ -144,7 +144,7 @@ struct FlowRecord {
     received: u64,
     /// The directions that have not ended.
     directions: u8,
-    _place: Option<Place>,
+    _place: Option<Arc<Place>>,
 }
 
 /// How the bytes end that a program wrote before its connection failed.
@@ -167,7 +167,7 @@ pub(super) enum AskingEnd {
     /// This end.
     Own,
     /// The peer, which may have this connection.
-    Peer(Option<Place>),
+    Peer(Option<Arc<Place>>),
 }
 
 impl TunnelShared {

@@ -29,7 +29,7 @@ use crate::{
         policy::{ForwardPolicy, ForwardTarget},
         specs::ForwardSpec,
     },
-    places::Places,
+    places::{Place, Places},
     printable::with_spaces,
     threads,
 };
@@ -118,7 +118,7 @@ impl TunnelPeer {
         };
         let place = match self.role.places.as_ref().map(Places::take) {
             Some(None) => return shared.refuse(id, label, &ForwardRefusal::full()),
-            place => place.flatten(),
+            place => place.flatten().map(Arc::new),
         };
         let over = shared.over.clone();
         let shared = Arc::clone(shared);
@@ -126,7 +126,7 @@ impl TunnelPeer {
         let work = async move {
             let connecting = async {
                 match way {
-                    Way::To(target) => connect(&target).await,
+                    Way::To(target) => connect(&target, place.clone()).await,
                     Way::Own(address, port) => connect_own(address, port).await,
                 }
             };
@@ -199,7 +199,7 @@ enum Way {
 /// of RFC 8305.
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to a target.
+/// Connects to a target. A resolver that takes its time holds `place`, also after the future was dropped.
 ///
 /// # Errors
 ///
@@ -208,10 +208,13 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// # Cancel safety
 ///
 /// Dropping the future closes what it has opened.
-pub(super) async fn connect(target: &ForwardTarget) -> Result<LocalSocket, ForwardRefusal> {
+pub(super) async fn connect(
+    target: &ForwardTarget,
+    place: Option<Arc<Place>>,
+) -> Result<LocalSocket, ForwardRefusal> {
     match target {
         ForwardTarget::Tcp { host, port } => {
-            let addresses = threads::lookup_host(host, *port).await;
+            let addresses = threads::lookup_host_holding(host, *port, place).await;
             let addresses = addresses.map_err(|error| unknown(host, &error))?;
             let connected = connect_first(&addresses).await;
             connected.map(LocalSocket::from)

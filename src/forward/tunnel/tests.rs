@@ -243,7 +243,7 @@ async fn unanswering_port() -> (ForwardTarget, impl Sized) {
     let target = port_of(listener.local_addr().unwrap());
     // Its queue is filled.
     let mut queued = Vec::new();
-    while let Ok(Ok(socket)) = timeout(Duration::from_millis(500), connect(&target)).await {
+    while let Ok(Ok(socket)) = timeout(Duration::from_millis(500), connect(&target, None)).await {
         queued.push(socket);
     }
     (target, (listener, queued))
