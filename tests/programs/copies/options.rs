@@ -15,7 +15,9 @@ use super::{
     deaths::arrives,
     trees::{large, small},
 };
-use crate::support::programs::{hosts::Outcome, is_ignored, local_hosts::Hosts, program, skip};
+use crate::support::programs::{
+    eventually, hosts::Outcome, is_ignored, local_hosts::Hosts, program, skip,
+};
 
 #[test]
 fn wrong_use_gets_a_sentence() {
@@ -136,6 +138,29 @@ fn an_interrupt_ends_the_copy_and_leaves_no_partial_file() {
         hosts.rdcp(&arguments).start().end().exits(0);
         super::compare::assert_same(&original, &copy);
     }
+}
+
+#[test]
+fn an_interrupt_ends_the_digest_of_a_hole() {
+    /// A hole that takes hours to digest, in a file that every file system can hold.
+    const HOLE: u64 = 8 << 40;
+    if is_ignored(Signal::INT) {
+        return skip("SIGINT is ignored here");
+    }
+    let hosts = Hosts::new("");
+    let image = fs::File::create(hosts.path("h1", "image")).unwrap();
+    image.set_len(HOLE).unwrap();
+    let rdcp = hosts.rdcp(&["--checksum", "h1:image", "h2:"]).start();
+    let part = hosts.path("h2", ".image.rdcp-part");
+    eventually("a hole that is digested", || {
+        (fs::metadata(&part).ok()?.len() == HOLE).then_some(())
+    });
+    rdcp.signal(Signal::INT);
+    rdcp.end().exits(130);
+    // A worker that is overdue would have left it.
+    eventually("the end of the worker", || {
+        (!part.exists() && !hosts.has("h2", "image")).then_some(())
+    });
 }
 
 #[test]

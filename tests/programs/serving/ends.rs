@@ -13,6 +13,9 @@ use crate::{
 /// The bytes of the header of a map (`src/copy/destination/part_file.rs`).
 const MAP_HEADER_BYTES: u64 = 40;
 
+/// A hole that takes hours to digest, in a file that every file system can hold.
+const HOLE: u64 = 8 << 40;
+
 /// Starts a copy of 24 MiB that takes some seconds, and waits until the server writes it.
 fn slow_copy(served: &Served, name: &str) -> crate::support::programs::Running {
     if !served.here("file").exists() {
@@ -77,6 +80,51 @@ fn a_client_that_dies_leaves_no_partial_file_and_its_place_is_free() {
         fs::read(served.root("copy")).unwrap(),
         fs::read(served.here("file")).unwrap()
     );
+}
+
+/// Returns how many threads a server has for copies, and how many descriptors.
+fn in_use(served: &Served) -> (usize, usize) {
+    let process = Path::new("/proc").join(served.server.id().to_string());
+    let entries = |name: &str| fs::read_dir(process.join(name)).unwrap().flatten();
+    let of_copies = ["input", "output", "edge", "rdcp walk", "blocking"];
+    let is_of_copy = |name: &String| of_copies.contains(&name.trim_end());
+    let names =
+        entries("task").filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    (names.filter(is_of_copy).count(), entries("fd").count())
+}
+
+#[test]
+fn a_client_that_dies_while_a_hole_is_digested_leaves_nothing() {
+    let served = Served::start(&["--max-clients", "1"]);
+    fs::write(served.here("small"), "bob").unwrap();
+    served
+        .client("bob", &["%small", "@first"])
+        .start()
+        .end()
+        .exits(0);
+    let image = fs::File::create(served.here("image")).unwrap();
+    image.set_len(HOLE).unwrap();
+    let idle = eventually("a server without copies", || {
+        Some(in_use(&served)).filter(|(threads, _)| *threads == 0)
+    });
+    let copy = served.alice(&["--checksum", "%image", "@image"]).start();
+    eventually("a hole that is digested", || {
+        let part = fs::metadata(served.root(".image.rdcp-part")).ok()?;
+        (part.len() == HOLE).then_some(())
+    });
+    copy.kill();
+    copy.end();
+    // Waits for the place, and then for the claim.
+    served
+        .client("bob", &["%small", "@image"])
+        .start()
+        .end()
+        .exits(0);
+    assert_eq!(fs::read_to_string(served.root("image")).unwrap(), "bob");
+    assert!(!served.root(".image.rdcp-part").exists());
+    eventually("a server without copies", || {
+        (in_use(&served) == idle).then_some(())
+    });
 }
 
 #[test]

@@ -11,12 +11,16 @@ use super::*;
 use crate::copy::{
     destination::{
         MetadataKeeper, Placement,
-        entry::rename_over,
+        answers::answer,
+        entry::{TemporaryName, rename_over},
+        hard_links::SpooledLink,
         in_place::{create_in_place, open_existing},
+        mirror::MirroredFolder,
         placement::EntryNaming,
-        state::DestinationState,
+        state::{DestinationShared, DestinationState},
         written::{TargetFolder, WrittenGuard},
     },
+    metadata::LocalOwners,
     order::{KeptRights, NameFilter},
 };
 
@@ -224,7 +228,11 @@ async fn nothing_gets_its_name_after_the_end() {
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
     let typed = dest.to_str().unwrap().as_bytes();
-    let options = archive();
+    let options = CopyOptions {
+        delete: true,
+        max_delete: Some(9),
+        ..archive()
+    };
     let base = BaseDirectory::Working;
     let placement = Placement::find(&base, typed, CopiedSources::Contents, &options).unwrap();
     let filter = NameFilter::new(&[]).unwrap();
@@ -237,6 +245,8 @@ async fn nothing_gets_its_name_after_the_end() {
     let guard = WrittenGuard::default();
     let keeper = MetadataKeeper::of_process(options.archive, false, KeptRights::All);
     let state = DestinationState::new(placement, filter, options, keeper, guard, context);
+    let shared = DestinationShared::new(state, None);
+    let state = &shared.state;
     let folder = fs::File::open(&dest).unwrap();
     let target = TargetFolder {
         fd: folder.as_fd(),
@@ -244,15 +254,29 @@ async fn nothing_gets_its_name_after_the_end() {
         is_of_run: false,
     };
     fs::write(dest.join("from"), "new").unwrap();
-    let rename = || rename_over(&state, target, b"from", &name("to"), &path("to"));
+    let rename = || rename_over(state, target, b"from", &name("to"), &path("to"));
     cancelled.cancel();
     let why = rename().unwrap_err().into_text();
     assert!(why.contains("was ended"), "{why}");
     let naming = EntryNaming::Tree;
-    let opened = open_existing(&state, folder.as_fd(), &name("from"), naming);
+    let opened = open_existing(state, folder.as_fd(), &name("from"), naming);
     assert_eq!(opened.unwrap_err(), Errno::CANCELED);
-    let created = create_in_place(&state, folder.as_fd(), &name("to"), 0o600);
+    let created = create_in_place(state, folder.as_fd(), &name("to"), 0o600);
     assert_eq!(created.unwrap_err(), Errno::CANCELED);
+    let link = SpooledLink {
+        path: path("to"),
+        target: path("from"),
+        is_kept: false,
+    };
+    let why = shared.make_link(&mut TemporaryName::random(), &link);
+    assert_eq!(why, Err("the copy was ended".to_owned()));
+    let mirrored = MirroredFolder::default().add(&shared, &path(""), &[name("other")], true);
+    assert!(matches!(mirrored, Err(CopyError::Cancelled)), "{mirrored:?}");
+    let Step::Say(FromSource::Ask { entries, .. }) = ask("", &[("from", 3, 0)]) else {
+        panic!("no question");
+    };
+    let answers = answer(&shared, &path(""), &entries, &LocalOwners::default());
+    assert!(matches!(answers, Err(CopyError::Cancelled)), "{answers:?}");
     assert_eq!(names_in(&dest), ["from"]);
     assert_eq!(fs::read(dest.join("from")).unwrap(), b"new");
 }
