@@ -148,7 +148,9 @@ fn an_interrupt_ends_the_digest_of_a_hole() {
         return skip("SIGINT is ignored here");
     }
     let hosts = Hosts::new("");
-    let image = fs::File::create(hosts.path("h1", "image")).unwrap();
+    hosts.file("h1", "image", b"");
+    let image = fs::File::options().write(true).open(hosts.path("h1", "image"));
+    let image = image.unwrap();
     image.set_len(HOLE).unwrap();
     let rdcp = hosts.rdcp(&["--checksum", "h1:image", "h2:"]).start();
     let part = hosts.path("h2", ".image.rdcp-part");
