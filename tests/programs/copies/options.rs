@@ -149,7 +149,9 @@ fn an_interrupt_ends_the_digest_of_a_hole() {
     }
     let hosts = Hosts::new("");
     hosts.file("h1", "image", b"");
-    let image = fs::File::options().write(true).open(hosts.path("h1", "image"));
+    let image = fs::File::options()
+        .write(true)
+        .open(hosts.path("h1", "image"));
     let image = image.unwrap();
     image.set_len(HOLE).unwrap();
     let rdcp = hosts.rdcp(&["--checksum", "h1:image", "h2:"]).start();

@@ -271,7 +271,10 @@ async fn nothing_gets_its_name_after_the_end() {
     let why = shared.make_link(&mut TemporaryName::random(), &link);
     assert_eq!(why, Err("the copy was ended".to_owned()));
     let mirrored = MirroredFolder::default().add(&shared, &path(""), &[name("other")], true);
-    assert!(matches!(mirrored, Err(CopyError::Cancelled)), "{mirrored:?}");
+    assert!(
+        matches!(mirrored, Err(CopyError::Cancelled)),
+        "{mirrored:?}"
+    );
     let Step::Say(FromSource::Ask { entries, .. }) = ask("", &[("from", 3, 0)]) else {
         panic!("no question");
     };

@@ -845,7 +845,11 @@ async fn a_hole_is_digested_only_while_its_client_lives() {
         let running = tokio::spawn(engine.run(streams, context));
         let sent = send_steps(steps, &mut control, &mut lanes, &mut Vec::new()).await;
         sent.unwrap();
-        let begun = || fs::metadata(server.at(".image.rdcp-part")).is_ok_and(|it| it.len() == HOLE);
+        let begun = || {
+            let is_sized =
+                |name: &String| fs::metadata(server.at(name)).is_ok_and(|it| it.len() == HOLE);
+            names_in(&server.at("")).iter().any(is_sized)
+        };
         while !begun() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
