@@ -183,6 +183,7 @@ impl Attack {
                     id: number,
                     path: path(number),
                     size: 1 << 40,
+                    content_bytes: 0,
                     changed: Timestamp::default(),
                     metadata: Metadata {
                         attributes: attributes(),
