@@ -45,7 +45,8 @@ pub(super) struct OrderRun {
     pub(super) context: JobContext,
     /// How the order's edges are accepted.
     pub(super) acceptance: EdgeAcceptance,
-    /// How long the other ends may take to connect the edges. `None` waits without a limit.
+    /// How long the other ends may take to connect the edges, and then the controller to start the work. `None` waits
+    /// without a limit.
     pub(super) connect_limit: Option<Duration>,
     pub(super) exit: SharedExitCode,
 }
@@ -88,8 +89,10 @@ impl OrderRun {
         let handling = handle_messages(context.clone(), inbox, routes, Arc::clone(&self.exit));
         let handling = tokio::spawn(handling);
         let working = async {
-            let edges = self.within_limit(edges.establish(context)).await?;
-            let edges = edges::wait_for(go, context, edges).await?;
+            let connecting = edges.establish(context);
+            let edges = self.within_limit("connect", connecting).await?;
+            let starting = edges::wait_for(go, context, edges);
+            let edges = self.within_limit("start the work", starting).await?;
             job.run(edges, messages).await;
             Some(())
         };
@@ -101,19 +104,19 @@ impl OrderRun {
         self.report(job.report())
     }
 
-    /// Waits for the edges, and fails the work after the limit.
-    async fn within_limit<T>(&self, connecting: impl Future<Output = T>) -> T {
+    /// Waits for what the other end must do, and fails the work after the limit.
+    async fn within_limit<T>(&self, what: &str, waiting: impl Future<Output = T>) -> T {
         let Some(limit) = self.connect_limit else {
-            return connecting.await;
+            return waiting.await;
         };
-        let mut connecting = pin!(connecting);
-        if let Ok(connected) = timeout(limit, connecting.as_mut()).await {
-            return connected;
+        let mut waiting = pin!(waiting);
+        if let Ok(done) = timeout(limit, waiting.as_mut()).await {
+            return done;
         }
-        let text = format!("the other end did not connect within {limit:.0?}");
+        let text = format!("the other end did not {what} within {limit:.0?}");
         self.context.fail(FaultKind::Edge, &text);
         // Ends at once, because the work has failed.
-        connecting.await
+        waiting.await
     }
 
     fn report(&self, result: Option<Payload>) -> AgentReport {

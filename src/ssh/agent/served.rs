@@ -16,7 +16,8 @@ use crate::ssh::{
     sealed::SealedSession,
 };
 
-/// How long a client may take to connect its edges. Its other end may be on a host where a login takes its time.
+/// How long a client may take to connect its edges, and then to start its copy. Its other end may be on a host where a
+/// login takes its time.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a client may read nothing while messages wait for it. rdcp always reads: it keeps or leaves out what its

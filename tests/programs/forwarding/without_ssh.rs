@@ -119,6 +119,33 @@ fn a_server_serves_clients_with_a_key_until_it_ends() {
     server.end().exits(0);
 }
 
+/// A client asks for what it does not get, again and again.
+#[test]
+fn a_client_does_not_fill_the_log_of_a_server_and_each_line_names_it() {
+    let place = Place::new();
+    let alice = key_file(&place, "alice", "alice secret-of-alice-3847\n");
+    let both = "alice secret-of-alice-3847\nbob secret-of-bob-77163\n";
+    let keys = key_file(&place, "keys", both);
+    let server = rdforward(&["serve", "--listen-port", "0", "--transport", "tcp", "-v"])
+        .args(["--allow", &echo().to_string(), "--key-file", &keys])
+        .start();
+    let at = address(&server);
+    let tunnel = rdforward(&["--key-file", &alice, "-L", "0:localhost:1", &at]).start();
+    let local = port(&tunnel, "here");
+    for _ in 0..300 {
+        is_reset(connect(local));
+    }
+    let log = server.said("that lines were left out", |text| {
+        text.contains("of alice were left out")
+            .then(|| text.to_owned())
+    });
+    let refused = log.lines().filter(|line| line.contains("not among those"));
+    let refused: Vec<_> = refused.collect();
+    assert!(!refused.is_empty() && refused.len() < 200, "{log}");
+    let named = |line: &&str| line.contains("alice (127.0.0.1): ");
+    assert!(refused.iter().all(named), "{log}");
+}
+
 #[test]
 fn a_client_whose_key_is_revoked_loses_its_tunnel() {
     let place = Place::new();

@@ -1,10 +1,12 @@
-//! `rdcp --serve`: copies of clients without ssh, who may do what, crowds of clients, and how both sides end.
+//! `rdcp --serve`: copies of clients without ssh, who may do what, crowds of clients, what one client may take from the
+//! others, and how both sides end.
 
 mod copies;
 mod ends;
 #[cfg(feature = "fault-injection")]
 mod hostile;
 mod rights;
+mod shares;
 mod strangers;
 mod unfinished;
 

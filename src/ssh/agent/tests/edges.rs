@@ -136,8 +136,9 @@ impl EchoSession {
     }
 }
 
-/// Runs a worker that serves one order for [`Echo`], in this process, at the other end of `stream`.
-async fn serve(stream: DuplexStream) {
+/// Runs a worker that serves one order for [`Echo`], in this process, at the other end of `stream`, with this limit for
+/// its edges.
+async fn serve(stream: DuplexStream, connect_limit: Option<Duration>) {
     let (input, output) = split(stream);
     let opened = control::open(input, output, control::hello(), generous(), None).await;
     let (order, inbox, outbox, writer) = opened.unwrap();
@@ -150,7 +151,7 @@ async fn serve(stream: DuplexStream) {
     let run = OrderRun {
         context: context.clone(),
         acceptance: EdgeAcceptance::OwnListeners,
-        connect_limit: None,
+        connect_limit,
         exit: Arc::default(),
     };
     let report = run.carry_out(order, inbox, Echo::prepare).await;
@@ -245,7 +246,44 @@ async fn bring_up(directions: &[Direction]) {
         };
         assert_eq!(session.next().await, FromAgent::Report(report));
     };
-    tokio::join!(serve(theirs), controlling);
+    tokio::join!(serve(theirs, None), controlling);
+}
+
+/// A client of a server that connects no edge, and one that connects its edge and never starts the work.
+#[tokio::test]
+async fn an_order_that_is_not_carried_on_has_a_limit() {
+    for (connects, limit, expected) in [
+        (false, Duration::from_millis(50), "did not connect within"),
+        (
+            true,
+            Duration::from_secs(5),
+            "did not start the work within",
+        ),
+    ] {
+        let (ours, theirs) = duplex(1 << 16);
+        let controlling = async {
+            let mut session = EchoSession::open(ours).await;
+            assert!(matches!(session.next().await, FromAgent::Hello(_)));
+            let key = Key::generate().unwrap();
+            let edges = vec![with(Direction::Both, edge(INPUT, &key, true))];
+            session.send(echo_order(edges)).await;
+            let FromAgent::Listening { port, .. } = session.next().await else {
+                panic!("it does not listen");
+            };
+            let mut stream = None;
+            if connects {
+                stream = Some(other_end(port, &key, Direction::Both).await);
+                assert!(matches!(session.next().await, FromAgent::Connected { .. }));
+            }
+            let FromAgent::Report(report) = session.next().await else {
+                panic!("no report");
+            };
+            let text = report.fault.unwrap().text;
+            assert!(text.contains(expected), "{text}");
+            drop(stream);
+        };
+        tokio::join!(serve(theirs, Some(limit)), controlling);
+    }
 }
 
 #[tokio::test]
