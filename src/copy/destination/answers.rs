@@ -374,7 +374,10 @@ fn digests(
 ) -> Option<Vec<(ByteRange, u64)>> {
     let digests = blocks.into_iter().map(|block| {
         let mut digest = XxHash3_64::new();
-        let take = |bytes: &[u8]| digest.write(bytes);
+        let take = |bytes: &[u8]| {
+            digest.write(bytes);
+            Ok(())
+        };
         read_range(state, part, block.start, block.end, take).ok()?;
         Some((block, digest.finish()))
     });

@@ -12,8 +12,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags, fstat, ftruncate,
-        openat, stat, statat, statx,
+        AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxAttributes, StatxFlags, fstat,
+        ftruncate, openat, seek, stat, statat, statx,
     },
     io::{Errno, retry_on_intr},
 };
@@ -33,7 +33,11 @@ use super::{
     written::{MAY_NOT_REPLACE, TargetFolder},
 };
 use crate::{
-    copy::{holes::zeros, metadata::Metadata, path::EntryName},
+    copy::{
+        holes::{next_data, zeros},
+        metadata::Metadata,
+        path::EntryName,
+    },
     fd::{Sink, close, open_in_place, special_path, sync},
 };
 
@@ -378,7 +382,7 @@ pub(super) fn copy_into_place(
     copied.map_err(|(why, written)| Some(why + &left_in_place(written, size)))
 }
 
-/// Copies a file, gives the copy its metadata and closes it. An error has the bytes that were copied.
+/// Copies a file with its holes, gives the copy its metadata and closes it. An error has the bytes that were copied.
 fn copy_and_finish(
     state: &DestinationState,
     (from, size): (&OwnedFd, u64),
@@ -386,16 +390,24 @@ fn copy_and_finish(
     metadata: &Metadata,
 ) -> Result<(), (String, u64)> {
     let mut written = 0;
-    let mut failed = None;
-    let read = read_range(state, from, 0, size, |bytes| {
-        if failed.is_none() {
-            match write_all(&to, bytes) {
-                Ok(()) => written += bytes.len() as u64,
-                Err(why) => failed = Some(why),
-            }
+    let mut copy = || {
+        let mut at = 0;
+        while at < size {
+            state.check_running()?;
+            // A hole that was written would take the room of others.
+            let data = next_data(from, at, size);
+            seek(&to, SeekFrom::Start(data.start)).map_err(errno_text)?;
+            read_range(state, from, data.start, data.end, |bytes| {
+                write_all(&to, bytes)?;
+                written += bytes.len() as u64;
+                Ok(())
+            })?;
+            at = data.end;
         }
-    });
-    failed.map_or(read, Err).map_err(|why| (why, written))?;
+        ftruncate(&to, size).map_err(|errno| cannot_write(errno.into()))
+    };
+    let copied = copy();
+    copied.map_err(|why| (why, written))?;
     let finished = || {
         let stat = fstat(&to).map_err(errno_text)?;
         let note = |text| state.note(text);

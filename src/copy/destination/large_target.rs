@@ -476,7 +476,10 @@ impl LargeTarget {
             return Ok(None);
         };
         if let LargeContents::Beside(fd) = &self.contents {
-            read_range(state, fd, 0, self.file.size, |bytes| digest.update(bytes))?;
+            read_range(state, fd, 0, self.file.size, |bytes| {
+                digest.update(bytes);
+                Ok(())
+            })?;
         } else {
             return Err("its parts did not come in their order".to_owned());
         }

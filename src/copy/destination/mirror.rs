@@ -143,6 +143,7 @@ impl MirroredFolder {
         }
         let mut deletion = Deletion::new(state);
         for name in reserved {
+            state.check_running().map_err(|_| CopyError::Cancelled)?;
             deletion.sweep(directory.as_fd(), &name);
         }
         for name in others {
@@ -347,6 +348,9 @@ impl<'a> Deletion<'a> {
         })?;
         let mut stay = None;
         for name in names {
+            if self.state.halt.is_cancelled() {
+                return Err(Stay::Ended);
+            }
             if self.state.placement.reserves(&name) {
                 let stays = !self.sweep(directory.as_fd(), &name);
                 stay = stay.max(stays.then_some(Stay::Unfinished));
@@ -357,9 +361,6 @@ impl<'a> Deletion<'a> {
             };
             let local = local.join(&entry);
             let removed = self.remove_to_depth(directory.as_fd(), &name, &local, depth);
-            if removed == Err(Stay::Ended) {
-                return removed;
-            }
             stay = stay.max(removed.err());
         }
         stay.map_or(Ok(()), Err)

@@ -167,13 +167,13 @@ const READ_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be read or is shorter, or the work is cancelled.
+/// Fails if the file cannot be read or is shorter, if the work is cancelled, or as `take` does.
 pub(super) fn read_range(
     state: &DestinationState,
     fd: &OwnedFd,
     start: u64,
     end: u64,
-    mut take: impl FnMut(&[u8]),
+    mut take: impl FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(), String> {
     let mut buffer = vec![0; READ_BYTES];
     let mut offset = start;
@@ -185,7 +185,7 @@ pub(super) fn read_range(
         }
         if offset < data.start {
             let hole = zeros(data.start - offset);
-            take(hole);
+            take(hole)?;
             offset += hole.len() as u64;
             continue;
         }
@@ -194,7 +194,7 @@ pub(super) fn read_range(
         match retry_on_intr(|| pread(fd, &mut buffer[..length], offset)) {
             Ok(0) => return Err("cannot read it again: the file is shorter".to_owned()),
             Ok(count) => {
-                take(&buffer[..count]);
+                take(&buffer[..count])?;
                 offset += count as u64;
             }
             Err(errno) => {

@@ -1,7 +1,10 @@
 //! Copies that end early, and a source that has the key and breaks the protocol.
 
 use std::{
-    os::{fd::AsFd, unix::fs::symlink},
+    os::{
+        fd::AsFd,
+        unix::fs::{FileExt, MetadataExt, symlink},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,7 +17,7 @@ use crate::copy::{
         answers::answer,
         entry::{TemporaryName, rename_over},
         hard_links::SpooledLink,
-        in_place::{create_in_place, open_existing},
+        in_place::{copy_into_place, create_in_place, open_existing},
         mirror::MirroredFolder,
         placement::EntryNaming,
         state::{DestinationShared, DestinationState},
@@ -223,10 +226,8 @@ async fn a_lane_that_ends_early_is_a_failure() {
     assert_eq!(names_in(&dest), [""; 0]);
 }
 
-#[tokio::test]
-async fn nothing_gets_its_name_after_the_end() {
-    let (_scratch, dest) = scratch();
-    fs::create_dir(&dest).unwrap();
+/// Returns what the threads of a copy share that has begun, and what ends it.
+fn begun(dest: &Path) -> (DestinationShared, CancellationToken) {
     let typed = dest.to_str().unwrap().as_bytes();
     let options = CopyOptions {
         delete: true,
@@ -245,7 +246,42 @@ async fn nothing_gets_its_name_after_the_end() {
     let guard = WrittenGuard::default();
     let keeper = MetadataKeeper::of_process(options.archive, false, KeptRights::All);
     let state = DestinationState::new(placement, filter, options, keeper, guard, context);
-    let shared = DestinationShared::new(state, None);
+    (DestinationShared::new(state, None), cancelled)
+}
+
+#[test]
+fn what_is_copied_into_place_keeps_its_holes() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let (shared, _) = begun(&dest);
+    let from = fs::File::create(dest.join("from")).unwrap();
+    from.set_len(1 << 30).unwrap();
+    from.write_all_at(b"data", 1 << 29).unwrap();
+    fs::write(dest.join("to"), "old contents").unwrap();
+    let folder = fs::File::open(&dest).unwrap();
+    let to = (&name("to"), EntryNaming::Tree);
+    let metadata = metadata(0o600, 0);
+    let copied = copy_into_place(&shared.state, folder.as_fd(), b"from", to, &metadata);
+    assert_eq!(copied, Ok(()));
+    let copy = fs::File::open(dest.join("to")).unwrap();
+    let mut data = [1; 12];
+    copy.read_exact_at(&mut data, 0).unwrap();
+    assert_eq!(data, [0; 12]);
+    copy.read_exact_at(&mut data[..4], 1 << 29).unwrap();
+    assert_eq!(&data[..4], b"data");
+    let found = copy.metadata().unwrap();
+    let limit = 2 * from.metadata().unwrap().blocks() + 64;
+    assert!(
+        found.len() == 1 << 30 && found.blocks() <= limit,
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_gets_its_name_after_the_end() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let (shared, cancelled) = begun(&dest);
     let state = &shared.state;
     let folder = fs::File::open(&dest).unwrap();
     let target = TargetFolder {
