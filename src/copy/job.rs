@@ -71,7 +71,10 @@ impl Job for CopyJob {
         let working = async {
             match &mut engine {
                 CopyEngine::Destination(engine) if self.has_earlier => {
-                    ask_written(engine, &context, messages).await;
+                    let cancelled = context.cancelled.clone();
+                    let asking = ask_written(engine, &context, messages);
+                    // After the end of the work the engine closes the streams with the reason.
+                    cancelled.run_until_cancelled(asking).await;
                 }
                 _ => drop(messages),
             }
@@ -218,7 +221,7 @@ impl CopyEngine {
     }
 }
 
-/// Asks the controller what earlier copies of the run have written. The session ends the work if no answer comes.
+/// Asks the controller what earlier copies of the run have written. Without an answer it waits for the end of the work.
 async fn ask_written(
     engine: &mut DestinationEngine,
     context: &CopyContext,
