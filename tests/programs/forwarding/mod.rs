@@ -5,6 +5,8 @@ mod commands;
 mod conversations;
 mod crowds;
 mod ends;
+#[cfg(feature = "fault-injection")]
+mod hostile;
 mod listeners;
 mod without_ssh;
 

@@ -68,14 +68,14 @@ fn allow_refuses_other_ports_and_remote_listeners() {
 }
 
 /// Writes a file of keys that only its owner can read. Returns its path.
-fn key_file(place: &Place, name: &str, text: &str) -> String {
+pub(super) fn key_file(place: &Place, name: &str, text: &str) -> String {
     let path = place.file(name, text.as_bytes());
     fs::set_permissions(place.path(name), PermissionsExt::from_mode(0o600)).unwrap();
     path
 }
 
 /// Returns the address of a server, when it listens.
-fn address(server: &Running) -> String {
+pub(super) fn address(server: &Running) -> String {
     let port: u16 = server.said("its port", |text| {
         let (_, rest) = text.split_once("listening on port ")?;
         rest.split_once(':')?.0.parse().ok()

@@ -6,9 +6,8 @@ use std::{fs, process::Command};
 use super::Served;
 use crate::{
     copies::trees,
-    support::{
-        process::status_kib,
-        programs::{eventually, hosts::Outcome, local_hosts::Hosts, peak_kib, pinned_kib},
+    support::programs::{
+        Held, eventually, hosts::Outcome, local_hosts::Hosts, peak_kib, pinned_kib,
     },
 };
 
@@ -174,38 +173,21 @@ fn clients_beyond_the_places_wait_for_their_turn() {
 
 /// Returns `small`, or `full` if the long tests were asked for.
 pub(super) fn count(small: usize, full: usize) -> usize {
-    if std::env::var_os("RDPIPE_FULL").is_some() {
-        full
-    } else {
-        small
-    }
+    if is_full() { full } else { small }
 }
 
-/// What a server holds: threads, descriptors, resident KiB.
-pub(super) fn held(served: &Served) -> (u64, usize, u64) {
-    let id = served.server.id().to_string();
-    let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
-    let threads = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Threads:"));
-    let threads = threads.expect("the kernel counts").trim().parse().unwrap();
-    let descriptors = fs::read_dir(format!("/proc/{id}/fd"))
-        .expect("it runs")
-        .count();
-    (threads, descriptors, status_kib(&id, "RssAnon:"))
+/// Returns true if the long tests were asked for.
+pub(super) fn is_full() -> bool {
+    std::env::var_os("RDPIPE_FULL").is_some()
 }
 
 /// Waits until the server has no more threads and descriptors than before.
 #[track_caller]
-fn assert_as_before(served: &Served, before: (u64, usize, u64)) {
+fn assert_as_before(served: &Served, before: Held) {
     let what = format!("threads and descriptors as before: {before:?}");
-    eventually(&what, || as_before(held(served), before).then_some(()));
-}
-
-/// Returns true if a server holds no more threads and descriptors than before.
-pub(super) fn as_before(now: (u64, usize, u64), before: (u64, usize, u64)) -> bool {
-    // tokio keeps some threads that could block, for ten seconds.
-    now.0 <= before.0 + 4 && now.1 <= before.1
+    eventually(&what, || {
+        Held::by(&served.server).is_within(before).then_some(())
+    });
 }
 
 #[test]
@@ -215,7 +197,7 @@ fn sixty_four_clients_at_once_are_served_within_the_memory() {
     trees::large(&served.here("file"), (megabytes as u64) << 20);
     // The server says that it listens before it has started all of its threads. After a copy it has.
     served.alice(&["%file", "@first"]).start().end().exits(0);
-    let before = held(&served);
+    let before = Held::by(&served.server);
     let copies: Vec<_> = (0..64)
         .map(|number| {
             let client = if number % 2 == 0 { "alice" } else { "bob" };
@@ -233,8 +215,8 @@ fn sixty_four_clients_at_once_are_served_within_the_memory() {
         fs::remove_file(copy).unwrap();
     }
     assert_as_before(&served, before);
-    let peak = peak_kib(&served.server) - before.2;
-    println!("peak: {peak} KiB beyond {} KiB", before.2);
+    let peak = peak_kib(&served.server) - before.resident_kib;
+    println!("peak: {peak} KiB beyond {} KiB", before.resident_kib);
     assert!(peak < 256 << 10, "{peak} KiB");
 }
 
@@ -251,11 +233,14 @@ fn clients_one_after_another_leave_nothing_behind() {
         served.alice(&arguments).start().end().exits(0);
     };
     (0..10).for_each(copy);
-    let before = held(&served);
+    let before = Held::by(&served.server);
     (0..count(60, 1000)).for_each(copy);
     assert_as_before(&served, before);
-    let after = held(&served);
+    let after = Held::by(&served.server);
     println!("{before:?} then {after:?}");
-    assert!(after.2 < before.2 + (8 << 10), "{before:?} then {after:?}");
+    assert!(
+        after.resident_kib < before.resident_kib + (8 << 10),
+        "{before:?} then {after:?}"
+    );
     assert_eq!(pinned_kib(&served.server), 0);
 }

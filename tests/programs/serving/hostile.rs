@@ -4,6 +4,7 @@
 use std::{
     fs,
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -12,30 +13,34 @@ use rdpipe::{
     hostile::{Attack, Attacker, HostileClient, HostileTarget, TargetKind},
 };
 
+use tempfile::TempDir;
+
 use super::{
     Served, add_client,
-    copies::{as_before, count, held},
+    copies::{assert_same, count, is_full},
 };
 use crate::{
     copies::trees,
-    support::programs::{eventually, peak_kib, soon},
+    support::programs::{Held, Running, eventually, limit, peak_kib},
 };
 
-/// The memory of the server.
-const MEMORY: [&str; 2] = ["-m", "64M"];
-
-/// The most that such a server may have resident: its memory, and 64 MiB.
+/// The most that a server with 64 MiB may have resident: its memory, and 64 MiB.
 const MOST_KIB: u64 = (64 + 64) << 10;
 
 /// The directory of the hostile client.
 const PLACE: &str = "mallory/";
 
-/// Starts a server with a hostile client of the name `mallory` beside the others.
+/// Starts a server with 64 MiB and a hostile client of the name `mallory` beside the others.
 fn server(options: &[&str]) -> (Served, HostileTarget) {
-    let place = tempfile::tempdir().unwrap();
+    let options = [&["-m", "64M"], options].concat();
+    server_in(tempfile::tempdir().unwrap(), &options)
+}
+
+/// Starts a server with a hostile client in a directory that has the keys of others.
+fn server_in(place: TempDir, options: &[&str]) -> (Served, HostileTarget) {
     add_client(place.path(), "mallory");
     fs::create_dir_all(place.path().join("root").join(PLACE)).unwrap();
-    let served = Served::start_in(place, &[&MEMORY, options].concat());
+    let served = Served::start_in(place, options);
     let line = fs::read_to_string(served.key_of("mallory")).unwrap();
     let key = line.split_whitespace().nth(1).expect("a key");
     let target = HostileTarget {
@@ -54,16 +59,20 @@ fn assert_bounded(served: &Served, what: &str) {
     assert!(peak < MOST_KIB, "{what}: {} MiB", peak >> 10);
 }
 
-/// Copies a tree there and back as alice, and checks it.
+/// Copies a tree there and back as a client, and checks it. Returns how long the copies took.
 #[track_caller]
-fn copy_there_and_back(served: &Served, number: usize) -> Duration {
+fn copy_there_and_back(served: &Served, client: &str) -> Duration {
     let started = Instant::now();
-    let (there, back) = (format!("@honest-{number}"), format!("%back-{number}"));
-    let end = served.alice(&["-aT", "%tree", &there]).start().end();
-    end.exits(0);
-    served.alice(&["-aT", &there, &back]).start().end().exits(0);
+    let (there, back) = (format!("@of-{client}"), format!("%of-{client}"));
+    for (from, to) in [("%tree", &there), (&there, &back)] {
+        served
+            .client(client, &["-aT", from, to])
+            .start()
+            .end()
+            .exits(0);
+    }
     let took = started.elapsed();
-    super::copies::assert_same(&served.here("tree"), &served.here(&back[1..]));
+    assert_same(&served.here("tree"), &served.here(&back[1..]));
     fs::remove_dir_all(served.here(&back[1..])).unwrap();
     fs::remove_dir_all(served.root(&there[1..])).unwrap();
     took
@@ -83,25 +92,26 @@ fn temporary_files(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Waits until the server holds nothing any more of clients that have died.
+/// The time in which everything of a client that has died is gone: a second, on a machine that is not busy, and less than
+/// the four seconds after which an agent gives up work that does not end by itself.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// Waits until a server holds nothing any more of clients that have died, and has no temporary file below `root`.
 #[track_caller]
-fn assert_nothing_left(served: &Served, before: (u64, usize, u64)) {
+pub(crate) fn assert_nothing_left(server: &Running, root: Option<&Path>, before: Held) {
     let started = Instant::now();
-    let left = || {
-        let now = held(served);
-        let files = temporary_files(&served.root(""));
-        (as_before(now, before) && files.is_empty())
-            .then_some(())
-            .ok_or(format!(
-                "{before:?}, and {now:?} after {:?}: {files:?}",
-                started.elapsed()
-            ))
-    };
-    while let Err(left) = left() {
-        assert!(started.elapsed() < soon(), "{left}");
-        std::thread::sleep(Duration::from_millis(5));
+    loop {
+        let now = Held::by(server);
+        let files = root.map(temporary_files).unwrap_or_default();
+        if now.is_within(before) && files.is_empty() {
+            return println!("nothing was left after {:?}", started.elapsed());
+        }
+        assert!(
+            started.elapsed() < limit(LEAVING),
+            "{before:?}, and now {now:?} and {files:?}"
+        );
+        thread::sleep(Duration::from_millis(5));
     }
-    println!("nothing was left after {:?}", started.elapsed());
 }
 
 #[test]
@@ -109,24 +119,94 @@ fn a_hostile_client_takes_bounded_memory_and_leaves_nothing_behind() {
     let (served, target) = server(&["--max-clients", "8"]);
     trees::small(&served.here("tree/small"), 20, 3000);
     trees::large(&served.here("tree/large"), 3 << 20);
-    let usual = copy_there_and_back(&served, 0);
-    let before = held(&served);
+    let usual = copy_there_and_back(&served, "alice");
+    let before = Held::by(&served.server);
     let seeds = count(3, 60) as u64;
     for seed in 0..seeds {
         let hostile = HostileClient::start(target.clone(), seed).unwrap();
         eventually("harm that was begun", || {
             (hostile.deeds().orders.get() > 8).then_some(())
         });
-        let took = copy_there_and_back(&served, 1);
+        let took = copy_there_and_back(&served, "alice");
         println!(
             "seed {seed}: {:?}, {took:?} after {usual:?} alone",
             hostile.deeds()
         );
         drop(hostile);
-        assert_nothing_left(&served, before);
+        assert_nothing_left(&served.server, Some(&served.root("")), before);
         assert_bounded(&served, &format!("seed {seed}"));
     }
-    copy_there_and_back(&served, 2);
+    for name in ["a", "b", "c", "d", "e"] {
+        let end = served.alice(&["%tree/large", &format!("@{PLACE}{name}")]);
+        let end = end.start().end();
+        assert!(!end.stderr.contains("another client"), "{end:?}");
+    }
+}
+
+#[test]
+fn sixty_four_clients_beside_a_hostile_one_are_all_served() {
+    let place = tempfile::tempdir().unwrap();
+    let names: Vec<_> = (0..64).map(|number| format!("client-{number}")).collect();
+    names.iter().for_each(|name| add_client(place.path(), name));
+    let (served, target) = server_in(place, &["-m", "256M", "--max-clients", "16"]);
+    trees::small(&served.here("tree/small"), 20, 3000);
+    trees::large(&served.here("tree/large"), 3 << 20);
+    copy_there_and_back(&served, "alice");
+    let before = Held::by(&served.server);
+    let usual = all_copy(&served, &names, Duration::ZERO);
+    let hostile = HostileClient::start(target, 64).unwrap();
+    let beside = all_copy(&served, &names, seconds());
+    println!(
+        "{} copies, half of them within {:?}, {:?} alone: {:?}",
+        beside.len(),
+        median(&beside),
+        median(&usual),
+        hostile.deeds()
+    );
+    drop(hostile);
+    assert_nothing_left(&served.server, Some(&served.root("")), before);
+    let peak = peak_kib(&served.server);
+    assert!(peak < (256 + 64) << 10, "{peak} KiB");
+    if is_full() {
+        assert!(median(&beside) < 2 * median(&usual));
+    }
+}
+
+/// Returns the time for which clients copy beside a hostile one: as long as one copy of each takes, ten minutes if the
+/// long tests were asked for, or what `RDPIPE_HOSTILE_SECONDS` says.
+fn seconds() -> Duration {
+    let given = std::env::var("RDPIPE_HOSTILE_SECONDS").ok();
+    let seconds = given.map(|text| text.parse().expect("a number"));
+    Duration::from_secs(seconds.unwrap_or(count(0, 600) as u64))
+}
+
+/// Makes every client copy a tree there and back, at the same time, once at least and again for this time. Returns how
+/// long each copy took.
+fn all_copy(served: &Served, names: &[String], time: Duration) -> Vec<Duration> {
+    let end = Instant::now() + time;
+    let copy = |name: &String| {
+        let mut times = Vec::new();
+        while times.is_empty() || Instant::now() < end {
+            times.push(copy_there_and_back(served, name));
+        }
+        times
+    };
+    thread::scope(|scope| {
+        let copying: Vec<_> = names
+            .iter()
+            .map(|name| scope.spawn(move || copy(name)))
+            .collect();
+        let times = copying
+            .into_iter()
+            .map(|copying| copying.join().expect("copies succeed"));
+        times.flatten().collect()
+    })
+}
+
+fn median(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort();
+    times[times.len() / 2]
 }
 
 /// The time after which a plan ends, if the server takes nothing.
@@ -137,14 +217,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 fn withstands(attack: Attack, most: u64) {
     let (served, target) = server(&["--max-clients", "2"]);
     trees::small(&served.here("tree"), 3, 100);
-    copy_there_and_back(&served, 0);
-    let before = held(&served);
+    copy_there_and_back(&served, "alice");
+    let before = Held::by(&served.server);
     let attacker = Attacker::run(attack, &target, most, PATIENCE).unwrap();
     let what = format!("{attack:?}: {} messages", attacker.taken());
     assert_bounded(&served, &what);
     drop(attacker);
-    assert_nothing_left(&served, before);
-    copy_there_and_back(&served, 1);
+    assert_nothing_left(&served.server, Some(&served.root("")), before);
+    copy_there_and_back(&served, "alice");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod copies;
 mod ends;
 #[cfg(feature = "fault-injection")]
-mod hostile;
+pub(crate) mod hostile;
 mod rights;
 mod shares;
 mod strangers;

@@ -19,7 +19,7 @@ pub(crate) use super::{
 pub use deaths::{Doomed, Victim, written};
 pub use rig::{Link, Sight, ip, lacks_guest, lacks_rdma, machine};
 pub use running::{
-    End, Running, Setup, cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib,
+    End, Held, Running, Setup, cpu_ticks, eventually, held_bytes, is_ignored, peak_kib, pinned_kib,
     program, rdrecv, rdsend, write_position,
 };
 

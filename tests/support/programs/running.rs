@@ -415,6 +415,36 @@ pub fn peak_kib(process: &Running) -> u64 {
     status_kib(&process.id().to_string(), "VmHWM:")
 }
 
+/// What a process holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Held {
+    threads: u64,
+    descriptors: usize,
+    /// The resident memory that it has written to.
+    pub resident_kib: u64,
+}
+
+impl Held {
+    /// Returns what the process holds now.
+    pub fn by(process: &Running) -> Self {
+        let id = process.id().to_string();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+        let threads = field(&status, "Threads:").expect("the kernel counts");
+        let descriptors = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs");
+        Self {
+            threads: threads.parse().expect("a number"),
+            descriptors: descriptors.count(),
+            resident_kib: status_kib(&id, "RssAnon:"),
+        }
+    }
+
+    /// Returns true if these are no more threads and descriptors than before.
+    pub fn is_within(self, before: Self) -> bool {
+        // tokio keeps some threads that could block, for ten seconds.
+        self.threads <= before.threads + 4 && self.descriptors <= before.descriptors
+    }
+}
+
 /// Returns the memory that the process has registered with devices, in KiB.
 pub fn pinned_kib(process: &Running) -> u64 {
     status_kib(&process.id().to_string(), "VmPin:")
