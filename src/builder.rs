@@ -10,8 +10,8 @@ use tokio::{
 #[cfg(feature = "rdma")]
 use crate::RdmaStream;
 use crate::{
-    Direction, Error, Key, Listener, OnDrop, RdmaConfig, Stream, StreamConfig, ToPeerAddress,
-    TransportPolicy, connect, connect_with,
+    Direction, Encryption, Error, Key, Listener, OnDrop, RdmaConfig, Stream, StreamConfig,
+    ToPeerAddress, TransportPolicy, connect, connect_with,
 };
 
 /// A builder of streams and listeners, with a key and the settings that differ from the defaults.
@@ -19,6 +19,7 @@ use crate::{
 /// | setting | default |
 /// |---|---|
 /// | [`transport`](Self::transport) | RDMA if both ends have it and a message has crossed it, otherwise TCP |
+/// | [`encryption`](Self::encryption) | yes, if the data leaves the machine |
 /// | [`direction`](Self::direction) | both ways |
 /// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
 /// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit allows less |
@@ -74,6 +75,13 @@ impl Builder {
     #[must_use]
     pub fn transport(mut self, transport: TransportPolicy) -> Self {
         self.config.transport = transport;
+        self
+    }
+
+    /// Sets whether the data is encrypted: see [`Encryption`].
+    #[must_use]
+    pub fn encryption(mut self, encryption: Encryption) -> Self {
+        self.config.encryption = encryption;
         self
     }
 

@@ -1,6 +1,6 @@
-//! The settings of a stream: sizes, time limits, transport and direction.
+//! The settings of a stream: sizes, time limits, transport, encryption and direction.
 
-use std::{thread, time::Duration};
+use std::{fmt, thread, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -51,6 +51,8 @@ pub struct StreamConfig {
     pub handshake_timeout: Duration,
     /// The transports that may be used.
     pub transport: TransportPolicy,
+    /// Whether the data is encrypted.
+    pub encryption: Encryption,
     /// The settings for RDMA, with its chunk size and depth.
     pub rdma: RdmaConfig,
     /// Copies each chunk that arrives over RDMA to memory that the peer cannot write, before it is verified and read.
@@ -99,6 +101,7 @@ impl Default for StreamConfig {
             retry_for: RETRY_FOR,
             handshake_timeout,
             transport: TransportPolicy::Auto,
+            encryption: Encryption::Auto,
             rdma: RdmaConfig::default(),
             copy_received: false,
             direction: Direction::Both,
@@ -209,6 +212,37 @@ pub enum TransportPolicy {
     Rdma,
     /// TCP only, even if both ends have RDMA.
     Tcp,
+}
+
+/// Whether the data of a stream is encrypted. Both ends choose, and a stream whose ends contradict each other is refused.
+///
+/// The cipher is AES-256-GCM, or ChaCha20-Poly1305 if one of the processors has no instructions for AES.
+///
+/// The handshake and the orders of agents carry the number of the variant: a change of their order is a change of both
+/// wire formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Encryption {
+    /// Encrypted if the data leaves the machine. Two ends are on one machine if they know the same boot of its kernel
+    /// and the same network namespace, and the connection comes from the address that it leads to.
+    #[default]
+    Auto,
+    /// Encrypted in any case.
+    Always,
+    /// Not encrypted: for networks that are trusted. Both ends must choose it, unless they are on one machine. A digest
+    /// still finds damage, and keeps no attacker out: who can change what travels between the hosts can read the data,
+    /// and change it unnoticed.
+    Never,
+}
+
+impl fmt::Display for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        })
+    }
 }
 
 /// What happens when a [`Stream`](crate::Stream) or its [`WriteHalf`](crate::WriteHalf) is dropped before its

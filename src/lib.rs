@@ -290,8 +290,8 @@ pub mod verbs;
 
 pub use builder::Builder;
 pub use config::{
-    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, OnDrop, RdmaConfig,
-    StreamConfig, TransportPolicy,
+    Direction, Encryption, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, OnDrop,
+    RdmaConfig, StreamConfig, TransportPolicy,
 };
 pub use error::{DeviceFault, Error, Fault, HandshakeFault};
 #[cfg(feature = "fault-injection")]
@@ -300,7 +300,7 @@ pub use faults::Faults;
 pub use frameworks::PeerInfo;
 pub use key::{GeneratedKey, Key, KeyError, KeyId, KeyText};
 pub use transport::{
-    Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
+    Cipher, Incoming, Listener, ListenerStats, LiveStreams, PeerAddress, ReadHalf, ReuniteError,
     SendBuffer, Stats, Stream, ToPeerAddress, Transport, Watch, WriteHalf, connect, connect_with,
 };
 #[cfg(feature = "cli")]

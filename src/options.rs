@@ -12,8 +12,8 @@ use clap::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Direction, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
-    TransportPolicy,
+    Direction, Encryption, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
+    StreamConfig, TransportPolicy,
 };
 
 /// The options that set up a stream. An absent option leaves the default of [`StreamConfig`], on each host its own.
@@ -30,6 +30,17 @@ pub(crate) struct StreamOptions {
     )]
     #[arg(default_value = "auto")]
     pub(crate) transport: TransportPolicy,
+
+    /// Choose whether the data is encrypted: auto encrypts what leaves the machine; never is for networks that are
+    /// trusted, and both ends must choose it
+    #[arg(
+        long,
+        value_enum,
+        value_name = "auto|always|never",
+        hide_possible_values = true
+    )]
+    #[arg(default_value = "auto")]
+    pub(crate) encrypt: Encryption,
 
     /// Set the size of a chunk in bytes, with K, M or G for powers of 1024 [default: 512K over TCP, 2M over RDMA, 3M
     /// there with one processor]
@@ -69,6 +80,7 @@ impl StreamOptions {
             },
             timeout: self.timeout(),
             transport: self.transport,
+            encryption: self.encrypt,
             direction,
             ..default
         }

@@ -33,6 +33,7 @@ pub fn main() -> ExitCode {
     let mut args = or_exit("rdrecv", RdrecvArgs::try_parse());
     let (key, hidden) = args.key.take();
     let console = Console::of_program("rdrecv", args.messages);
+    console.note_encryption(&args.stream);
     run::main(&console, hidden, |run| receive(args, key, run))
 }
 

@@ -34,6 +34,7 @@ pub fn main() -> ExitCode {
     let mut args = or_exit("rdsend", RdsendArgs::try_parse());
     let (key, hidden) = args.key.take();
     let console = Console::of_program("rdsend", args.messages);
+    console.note_encryption(&args.stream);
     run::main(&console, hidden, |run| send(args, key, run))
 }
 

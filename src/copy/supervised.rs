@@ -351,6 +351,7 @@ mod tests {
             transport: Transport::Tcp,
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
+            cipher: None,
             address: "10.0.0.9".to_owned(),
         }
     }

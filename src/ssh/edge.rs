@@ -110,6 +110,7 @@ pub(crate) fn describe_link(stream: &Stream) -> EdgeLink {
         transport: stream.transport(),
         reason: stream.transport_reason().to_owned(),
         is_fallback: stream.is_fallback(),
+        cipher: stream.cipher(),
         address: stream.peer_addr().ip().to_string(),
     }
 }

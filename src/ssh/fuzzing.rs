@@ -418,6 +418,7 @@ fn link(script: &mut FuzzScript<'_>) -> EdgeLink {
         transport: Transport::Tcp,
         reason: text(script),
         is_fallback: script.flag(),
+        cipher: None,
         address: "10.0.0.9".to_owned(),
     }
 }

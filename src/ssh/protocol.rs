@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{Direction, Transport, options::StreamOptions};
+use crate::{Cipher, Direction, Transport, options::StreamOptions};
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
 pub(crate) const VERSION: u32 = 14;
@@ -112,6 +112,8 @@ pub(crate) struct EdgeLink {
     pub(crate) reason: String,
     /// True if this host has RDMA and its policy allows it, and the edge uses TCP all the same.
     pub(crate) is_fallback: bool,
+    /// The cipher of the data; none if the data is not encrypted.
+    pub(crate) cipher: Option<Cipher>,
     /// The address of the peer.
     pub(crate) address: String,
 }

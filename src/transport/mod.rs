@@ -32,6 +32,7 @@ pub use connect::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use connect::{KeyAcceptor, KnownKeys};
+pub use control::seal::Cipher;
 #[cfg(feature = "rdma")]
 pub(crate) use rdma::open;
 #[cfg(all(feature = "cli", feature = "rdma"))]

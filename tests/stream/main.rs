@@ -9,6 +9,7 @@ mod support;
 mod broken_on_purpose;
 mod control_task;
 mod damaged_connections;
+mod forged_data;
 mod listener;
 mod promises;
 /// Tests of `RdmaStream`. `scripts/test` runs every test with `rdma::` in its name where there is an RDMA device, and

@@ -2,7 +2,9 @@
 //! tests of leaks drop a stream.
 
 use anyhow::{Context, Result, bail, ensure};
-use rdpipe::{Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect};
+use rdpipe::{
+    Encryption, Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
@@ -17,8 +19,11 @@ use super::{
 pub(crate) enum DataPath {
     /// TCP over loopback.
     Tcp,
-    /// TCP over loopback, with one flipped bit in the payload of the second chunk that the dialer sends.
+    /// TCP over loopback without encryption, with one flipped bit in the payload of the second chunk that the dialer
+    /// sends.
     FlippedTcp,
+    /// TCP over loopback, without encryption.
+    PlainTcp,
     /// RDMA with an express path, as by default, and the control connection over loopback.
     Rdma,
     /// RDMA without an express path, and with a renewal of the link after every few chunks.
@@ -37,7 +42,7 @@ impl DataPath {
     /// Returns the reason why this data path cannot be tested in this run, or `None` if it can.
     pub(crate) fn missing(self) -> Option<String> {
         match self {
-            Self::Tcp | Self::FlippedTcp => None,
+            Self::Tcp | Self::FlippedTcp | Self::PlainTcp => None,
             Self::Rdma | Self::RenewedRdma => super::missing_rdma(),
             // Each of them takes minutes.
             _ if !super::is_full() => Some("only with scripts/test --full".to_owned()),
@@ -48,6 +53,11 @@ impl DataPath {
     /// Returns `config`, changed to allow this data path and no other.
     pub(crate) fn config(self, mut config: StreamConfig) -> StreamConfig {
         config.transport = self.policy();
+        config.encryption = match self {
+            Self::FlippedTcp | Self::PlainTcp => Encryption::Never,
+            // By default the data that stays on one machine is not encrypted.
+            _ => Encryption::Always,
+        };
         #[cfg(feature = "rdma")]
         if config.transport == TransportPolicy::Rdma {
             // A test that sets the size and number of chunks means those of the data path under test.
@@ -105,12 +115,14 @@ impl DataPath {
             _ => Transport::Rdma,
         };
         ensure!(ends.0.transport() == transport, "it was to be {transport}");
+        let is_encrypted = dialer.encryption == Encryption::Always;
+        ensure!(ends.0.cipher().is_some() == is_encrypted, "the cipher");
         Ok(ends)
     }
 
     fn policy(self) -> TransportPolicy {
         match self {
-            Self::Tcp | Self::FlippedTcp => TransportPolicy::Tcp,
+            Self::Tcp | Self::FlippedTcp | Self::PlainTcp => TransportPolicy::Tcp,
             _ => TransportPolicy::Rdma,
         }
     }

@@ -62,6 +62,7 @@ pub fn main() -> ExitCode {
     let (ticket, hidden) =
         TicketSource::take(&mut args.operands, file, args.listen, TICKET_VARIABLE);
     let console = Console::of_program("rdcat", args.messages);
+    console.note_encryption(&args.stream);
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the ticket from ps: {error}"));
         // A usage error exits at once.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::{
-    Transport,
+    Cipher, Transport,
     cli::shared::{
         report::{amount, counted, decimal, rate},
         run::Exit,
@@ -66,6 +66,7 @@ struct HostRow {
 struct LinkRow {
     transport: Option<Transport>,
     reason: Option<String>,
+    cipher: Option<String>,
     address: Option<String>,
 }
 
@@ -120,6 +121,10 @@ impl CopyLog {
         let links = summary.links.iter().map(|link| LinkRow {
             transport: link.as_ref().map(|link| link.transport),
             reason: link.as_ref().map(|link| link.reason.clone()),
+            cipher: link
+                .as_ref()
+                .and_then(|link| link.cipher.as_ref())
+                .map(Cipher::to_string),
             address: link.as_ref().map(|link| link.address.clone()),
         });
         self.copies.push(CopyRow {
@@ -271,6 +276,7 @@ mod tests {
             transport: Transport::Tcp,
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
+            cipher: None,
             address: "10.0.0.2".to_owned(),
         };
         let summary = Summary {

@@ -239,6 +239,15 @@ impl RdforwardArgs {
         report.into()
     }
 
+    /// Returns the options for streams of the form that was chosen.
+    pub(crate) fn stream(&self) -> &StreamOptions {
+        match &self.form {
+            None => &self.peer.stream,
+            Some(ForwardForm::Run(run)) => &run.peer.stream,
+            Some(ForwardForm::Serve(serve)) => &serve.stream,
+        }
+    }
+
     /// Returns what the peer with the ticket of `--listen` may have this host connect to.
     pub(super) fn policy(&self) -> ForwardPolicy {
         ForwardPolicy::of(&self.allow)

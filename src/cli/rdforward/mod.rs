@@ -52,6 +52,7 @@ pub fn main() -> ExitCode {
     let (key, key_hidden) = take_variable();
     let (operation, ticket_hidden) = ForwardOperation::take(&mut args);
     let console = Console::of_program("rdforward", messages);
+    console.note_encryption(args.stream());
     for (secret, hidden) in [("key", key_hidden), ("ticket", ticket_hidden)] {
         if let Err(error) = hidden {
             console.warn(&format!("cannot hide the {secret} from ps: {error}"));

@@ -6,7 +6,7 @@ use std::{env, fs, path::PathBuf, time::Duration};
 use serde::Serialize;
 
 use crate::{
-    Transport,
+    Cipher, Transport,
     cli::{
         args::RdpipeArgs,
         shared::{
@@ -230,6 +230,7 @@ struct EdgeRow {
     to: String,
     transport: Option<Transport>,
     reason: Option<String>,
+    cipher: Option<String>,
     address: Option<String>,
 }
 
@@ -355,6 +356,9 @@ fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
         to,
         transport: link.map(|link| link.transport),
         reason: link.map(|link| link.reason.clone()),
+        cipher: link
+            .and_then(|link| link.cipher.as_ref())
+            .map(Cipher::to_string),
         address: link.map(|link| link.address.clone()),
     }
 }
@@ -438,6 +442,7 @@ mod tests {
             transport: Transport::Tcp,
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
+            cipher: None,
             address: "10.0.0.2".to_owned(),
         };
         let summary = Summary {

@@ -40,6 +40,7 @@ pub(super) fn main() -> ExitCode {
             .exit(),
     };
     let console = Console::of_program("rdpipe", args.messages());
+    console.note_encryption(&args.stream);
     if args.dry_run {
         let exit = ending::print(&plan, &args, &console);
         console.finish();

@@ -22,8 +22,9 @@ use super::{
     stderr::{ShownBar, StderrQueue},
 };
 use crate::{
+    Encryption,
     advice::{advice, for_limit},
-    cli::args::MessageOptions,
+    cli::args::{MessageOptions, StreamOptions},
     host::host_name,
     printable::{self, one_line},
     process::{self, Stdout},
@@ -87,6 +88,13 @@ impl Console {
     /// Prints a note, which every user sees unless `-q` is given.
     pub(crate) fn note(&self, text: &str) {
         self.say(Level::Note, text);
+    }
+
+    /// Notes at the start of a program that its data is not encrypted, if its user has chosen that.
+    pub(crate) fn note_encryption(&self, stream: &StreamOptions) {
+        if stream.encrypt == Encryption::Never {
+            self.note("the data is not encrypted (--encrypt never)");
+        }
     }
 
     /// Prints a detail, which appears with `-v` only.

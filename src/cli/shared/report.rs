@@ -18,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) transport: Option<String>,
     /// Over RDMA the device, port, GID and MTU; over TCP the reason why RDMA was not used.
     pub(crate) transport_reason: Option<String>,
+    /// The cipher of the data, for example `AES-256-GCM`; none if the data was not encrypted.
+    pub(crate) cipher: Option<String>,
     /// The name or address of the other end.
     pub(crate) peer: Option<String>,
     /// The largest payload of a chunk, in bytes.
@@ -91,7 +93,8 @@ impl Report {
         if let (Some(peer), Some(transport)) = (&self.peer, &self.transport) {
             let reason = self.transport_reason.as_ref();
             let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
-            lines.push(format!("Peer {peer} over {transport}{reason}"));
+            let cipher = self.cipher.as_deref().unwrap_or("not encrypted");
+            lines.push(format!("Peer {peer} over {transport}{reason}, {cipher}"));
         }
         if let (Some(chunk_bytes), Some(depth)) = (self.chunk_bytes, self.depth) {
             lines.push(format!("Chunks of {chunk_bytes} bytes, {depth} at once"));
@@ -199,6 +202,7 @@ mod tests {
             seconds: 0.6964,
             transport: Some("TCP".to_owned()),
             transport_reason: Some("no RDMA device here".to_owned()),
+            cipher: Some("AES-256-GCM".to_owned()),
             peer: Some("hostA:5000".to_owned()),
             chunk_bytes: Some(262_144),
             depth: Some(16),
@@ -212,7 +216,10 @@ mod tests {
     fn bandwidth_is_decimal_with_three_decimals() {
         let lines = report().lines();
         assert_eq!(lines.last().unwrap(), "Bandwidth 2.872 GB/s");
-        assert_eq!(lines[0], "Peer hostA:5000 over TCP (no RDMA device here)");
+        assert_eq!(
+            lines[0],
+            "Peer hostA:5000 over TCP (no RDMA device here), AES-256-GCM"
+        );
         assert_eq!(
             lines[1..4],
             [
@@ -234,6 +241,7 @@ mod tests {
             transport_reason: Some(
                 "mlx5_0 port 1, GID 3 (RoCE v2, 10.1.0.5 on eth0), MTU 4096".to_owned(),
             ),
+            cipher: None,
             peer: Some("hostB".to_owned()),
             smaller_pool_reason: Some("less than wanted: a limit".to_owned()),
             ..report()
@@ -241,7 +249,7 @@ mod tests {
         assert_eq!(
             report.lines()[..3],
             [
-                "Peer hostB over RDMA (mlx5_0 port 1, GID 3 (RoCE v2, 10.1.0.5 on eth0), MTU 4096)",
+                "Peer hostB over RDMA (mlx5_0 port 1, GID 3 (RoCE v2, 10.1.0.5 on eth0), MTU 4096), not encrypted",
                 "Chunks of 262144 bytes, 16 at once",
                 "That is less than wanted: a limit",
             ]
@@ -254,7 +262,7 @@ mod tests {
         let expected = json!({
             "event": "end", "bytes": 2_000_000_000_u64, "seconds": 0.6964,
             "transport": "TCP", "transport_reason": "no RDMA device here",
-            "peer": "hostA:5000", "chunk_bytes": 262_144, "depth": 16,
+            "cipher": "AES-256-GCM", "peer": "hostA:5000", "chunk_bytes": 262_144, "depth": 16,
             "smaller_pool_reason": null, "error": null, "exit": 0,
         });
         assert_eq!(value, expected);

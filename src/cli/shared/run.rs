@@ -16,7 +16,7 @@ use super::{
     signals::{self, Caught},
 };
 use crate::{
-    Error, Key, Stats, Stream, carry::CarryError, cli::args::KeySource, key::KeyError,
+    Cipher, Error, Key, Stats, Stream, carry::CarryError, cli::args::KeySource, key::KeyError,
     reach::ticket::NoListener, threads,
 };
 
@@ -129,6 +129,7 @@ impl Run {
         self.report = Report {
             transport: Some(stream.transport().to_string()),
             transport_reason: Some(stream.transport_reason().to_owned()),
+            cipher: stream.cipher().as_ref().map(Cipher::to_string),
             peer: Some(stream.peer().to_owned()),
             chunk_bytes: Some(stream.chunk_bytes()),
             depth: Some(stream.depth()),

@@ -28,9 +28,10 @@ use crate::{
     cli::args::{Agent, HostOptions, StreamOptions},
     copy::job::CopyJob,
     forward::job::ForwardJob,
+    host,
     perf::job::PerfJob,
     ssh::{
-        agent::{self, guard_main, job::Applications, worker_main},
+        agent::{guard_main, job::Applications, worker_main},
         explain,
         launch::Room,
         local_edge::{LocalEdge, StandardStream},
@@ -149,7 +150,7 @@ impl Supervision<'_> {
             ports: self.hosts.ports,
             addresses: self.hosts.addresses.clone(),
             here: self.hosts.here(),
-            machine: Some(agent::machine()),
+            machine: Some(host::machine()),
         };
         let text = |key: &GeneratedKey| Zeroizing::new(key.text().to_string());
         let texts = keys.iter().map(text).collect();

@@ -1,6 +1,6 @@
 //! The agent's side of the session with the controller: greeting, order, messages both ways, keepalive.
 
-use std::{fs, io, time::Duration};
+use std::{io, time::Duration};
 
 use bytes::BytesMut;
 use futures::StreamExt;
@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 
 use super::outbox::{ControlWriter, Outbox};
 use crate::{
-    host::host_name,
+    host::{host_name, machine},
     reach,
     running_time::within_running_time,
     ssh::{
@@ -203,18 +203,6 @@ pub(crate) fn hello() -> AgentHello {
         host: host_name(),
         machine: machine(),
         addresses: reach::addresses(),
-    }
-}
-
-/// Returns the identity of the network stack: the id of the kernel's boot and the network namespace. Two processes
-/// with the same one reach each other at 127.0.0.1. If the system does not show both, the identity is unique to this
-/// process.
-pub(crate) fn machine() -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let network = fs::read_link("/proc/self/ns/net");
-    match (boot, network) {
-        (Ok(boot), Ok(network)) => format!("{} {}", boot.trim(), network.display()),
-        _ => format!("process {}", std::process::id()),
     }
 }
 

@@ -50,7 +50,7 @@ use crate::{
     threads,
 };
 
-pub(crate) use control::{hello, machine};
+pub(crate) use control::hello;
 pub(crate) use guard::main as guard_main;
 pub(crate) use stage::files::resolve;
 

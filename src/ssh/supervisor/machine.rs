@@ -625,6 +625,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             transport,
             reason,
             is_fallback,
+            cipher,
             address,
         } = link.clone();
         let was_fallback = setup.link.as_ref().is_some_and(|link| link.is_fallback);
@@ -634,7 +635,8 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             let text = format!("from {from} to {to} the data goes over TCP: {reason}");
             self.notify(Notice::Note(text));
         } else if is_first {
-            let text = format!("{from} to {to}: {transport} ({reason}), {address}");
+            let cipher = cipher.map_or("not encrypted".to_owned(), |cipher| cipher.to_string());
+            let text = format!("{from} to {to}: {transport} ({reason}), {cipher}, {address}");
             self.notify(Notice::Detail(text));
         }
         self.begin();

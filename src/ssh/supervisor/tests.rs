@@ -159,6 +159,7 @@ fn link() -> EdgeLink {
         transport: Transport::Tcp,
         reason: "no RDMA device here".to_owned(),
         is_fallback: false,
+        cipher: None,
         address: "10.0.0.9".to_owned(),
     }
 }

@@ -40,6 +40,7 @@ use crate::{
             connection::{self, Codec, Control, ControlError, closed},
             message::{self, Agreement, Hello, Message, Token, Welcome},
             noise::{self, HANDSHAKE_BYTES, Initiator, Responder, Role},
+            seal::StreamSeal,
         },
         rdma,
     },
@@ -85,8 +86,7 @@ impl FirstMessage {
     }
 }
 
-/// The dialer's side of the handshake. Returns the control connection, and the seeds of the digests, the sending
-/// direction first.
+/// The dialer's side of the handshake. Returns the control connection.
 ///
 /// # Errors
 ///
@@ -94,12 +94,11 @@ impl FirstMessage {
 pub(crate) async fn initiate(
     mut socket: TcpStream,
     first: FirstMessage,
-) -> Result<(Control, [u64; 2]), HandshakeFault> {
+) -> Result<Control, HandshakeFault> {
     socket.set_nodelay(true)?;
     socket.write_all(&first.bytes).await?;
     let session = read_reply(&mut socket, first.initiator).await?;
-    let seeds = session.seeds;
-    Ok((Framed::new(socket, Codec(session)), seeds))
+    Ok(Framed::new(socket, Codec(session)))
 }
 
 async fn read_reply(
@@ -131,8 +130,6 @@ pub(crate) struct Authenticated {
     pub(super) control: Control,
     /// The dialer's offer.
     pub(super) hello: Hello,
-    /// The seeds of the digests, this end's sending direction first.
-    pub(super) seeds: [u64; 2],
     /// The id of the dialer's key.
     pub(super) key_id: KeyId,
 }
@@ -152,13 +149,11 @@ pub(super) async fn answer(
     socket
         .write_all(&[&Preamble::encode(PreambleKind::Reply)[..], &reply].concat())
         .await?;
-    let [to_acceptor, to_dialer] = session.seeds;
     let mut control = Framed::new(socket, Codec(session));
     match control.next().await.ok_or_else(closed)?? {
         Message::Hello(hello) => Ok(Authenticated {
             control,
             hello,
-            seeds: [to_dialer, to_acceptor],
             key_id,
         }),
         _ => Err(HandshakeFault::Protocol("a first message that is no hello")),
@@ -180,8 +175,8 @@ pub(crate) struct Negotiated {
     pub(crate) data: DataCarrier,
     /// What both ends agreed on.
     pub(crate) agreement: Agreement,
-    /// The seeds of the digests, this end's sending direction first.
-    pub(crate) seeds: [u64; 2],
+    /// What protects the data.
+    pub(crate) seal: StreamSeal,
     /// The id of the key that both ends have.
     pub(crate) key_id: KeyId,
     /// The name of the peer, for messages to the user.
@@ -269,12 +264,13 @@ impl LocalTransports {
         proposal: Result<Vec<u8>, String>,
         role: Role,
         agreement: &Agreement,
+        seal: &StreamSeal,
     ) -> Result<Result<rdma::Established, String>, HandshakeFault> {
         match (&self.rdma, proposal) {
             (_, Err(reason)) => Ok(Err(reason)),
             (Ok(ours), Ok(proposal)) => {
                 // Boxed: the steps are rare, and would make every connection's future large.
-                Box::pin(ours.establish(control, &proposal, role, agreement)).await
+                Box::pin(ours.establish(control, &proposal, role, agreement, seal)).await
             }
             (Err(_), Ok(_)) => Err(HandshakeFault::Protocol(
                 "a proposal of RDMA ports, although none were offered",
@@ -296,6 +292,12 @@ impl LocalTransports {
     }
 }
 
+/// Returns true if a connection comes from the address that it leads to, as those within one machine do.
+fn is_local(socket: &TcpStream) -> bool {
+    let ends = (socket.local_addr(), socket.peer_addr());
+    matches!(ends, (Ok(local), Ok(peer)) if local.ip() == peer.ip())
+}
+
 /// Negotiates a stream on a fresh connection, from its first byte to what carries the data. `open` opens one more
 /// connection to the same acceptor.
 pub(crate) async fn dial<F>(
@@ -309,15 +311,17 @@ where
     F: Future<Output = io::Result<TcpStream>>,
 {
     let key_id = first.key_id;
-    let (mut control, seeds) = initiate(socket, first).await?;
+    let mut control = initiate(socket, first).await?;
     let (ours, transports) = (
-        message::local_terms(config),
+        message::local_terms(config, is_local(control.get_ref())),
         LocalTransports::detect(config),
     );
+    let random = Token(preamble::random());
     let hello = Hello {
         terms: ours.clone(),
         transport: config.transport,
         rdma: transports.offer(),
+        random: random.clone(),
     };
     control.send(Message::Hello(hello)).await?;
     let welcome = match control.next().await.ok_or_else(closed)?? {
@@ -326,9 +330,10 @@ where
         _ => return Err(HandshakeFault::Protocol("neither a welcome nor a refusal")),
     };
     let agreement = message::agree(&ours, &welcome.terms)?;
+    let seal = StreamSeal::new(&welcome.token, &random, Role::Dialer, agreement.cipher);
     let proposal = welcome.rdma;
     let data = match transports
-        .establish(&mut control, proposal, Role::Dialer, &agreement)
+        .establish(&mut control, proposal, Role::Dialer, &agreement, &seal)
         .await?
     {
         Ok(established) => DataCarrier::Rdma(Box::new(established)),
@@ -347,7 +352,7 @@ where
         control,
         data,
         agreement,
-        seeds,
+        seal,
         key_id,
         peer: peer.to_owned(),
     })
@@ -450,7 +455,6 @@ where
     let Authenticated {
         mut control,
         hello,
-        seeds,
         key_id,
     } = authenticated;
     let peer = hello.terms.host.clone();
@@ -464,11 +468,11 @@ where
     ));
     let late = |_| Err(HandshakeFault::Timeout(limit).into());
     match timeout(limit, negotiating).await.unwrap_or_else(late) {
-        Ok((data, agreement)) => Ok(Negotiated {
+        Ok((data, agreement, seal)) => Ok(Negotiated {
             control,
             data,
             agreement,
-            seeds,
+            seal,
             key_id,
             peer,
         }),
@@ -489,12 +493,12 @@ async fn negotiate_data<F>(
     hello: &Hello,
     config: &StreamConfig,
     data_connection: impl FnOnce(Token) -> F,
-) -> Result<(DataCarrier, Agreement), AcceptError>
+) -> Result<(DataCarrier, Agreement, StreamSeal), AcceptError>
 where
     F: Future<Output = Option<TcpStream>>,
 {
     let (terms, transports) = (
-        message::local_terms(config),
+        message::local_terms(config, is_local(control.get_ref())),
         LocalTransports::detect(config),
     );
     let agreement = message::agree(&terms, &hello.terms)?;
@@ -503,6 +507,7 @@ where
         fall_back(config.transport, hello.transport, reason.clone())?;
     }
     let token = Token(preamble::random());
+    let seal = StreamSeal::new(&token, &hello.random, Role::Acceptor, agreement.cipher);
     let data = data_connection(token.clone());
     let answer = Welcome {
         terms,
@@ -512,14 +517,14 @@ where
     };
     control.send(Message::Welcome(answer)).await?;
     match transports
-        .establish(control, proposal, Role::Acceptor, &agreement)
+        .establish(control, proposal, Role::Acceptor, &agreement, &seal)
         .await?
     {
-        Ok(established) => Ok((DataCarrier::Rdma(Box::new(established)), agreement)),
+        Ok(established) => Ok((DataCarrier::Rdma(Box::new(established)), agreement, seal)),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
             let socket = bring_data(control, data).await?;
-            Ok((transports.tcp(socket, reason), agreement))
+            Ok((transports.tcp(socket, reason), agreement, seal))
         }
     }
 }

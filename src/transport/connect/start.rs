@@ -17,6 +17,7 @@ use crate::{
         control::{
             connection::{self, Control, Timing},
             message::Agreement,
+            seal::{StreamSeal, Way},
             state::State,
         },
         data::{
@@ -48,7 +49,7 @@ impl Stream {
             control,
             data,
             agreement,
-            seeds,
+            seal,
             key_id,
             peer,
         } = negotiated;
@@ -80,6 +81,7 @@ impl Stream {
             transport: Transport::Tcp,
             reason: String::new(),
             is_fallback: false,
+            cipher: agreement.cipher,
             direction: agreement.direction,
             chunk_bytes: agreement.chunk_bytes,
             depth: agreement.depth as usize,
@@ -92,11 +94,11 @@ impl Stream {
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
-                start_tcp(socket, &agreement, &state, seeds, config, &span).map_err(io_failed)?
+                start_tcp(socket, &agreement, &state, &seal, config, &span).map_err(io_failed)?
             }
             DataCarrier::Rdma(established) => {
                 info.describe_rdma(&established);
-                start_rdma(*established, &state, seeds, config, &span)
+                start_rdma(*established, &state, &seal, config, &span)
             }
         };
         span.record("transport", tracing::field::display(info.transport));
@@ -120,13 +122,13 @@ fn start_tcp(
     socket: TcpStream,
     agreement: &Agreement,
     state: &Arc<State>,
-    seeds: [u64; 2],
+    seal: &StreamSeal,
     config: &StreamConfig,
     span: &Span,
 ) -> io::Result<(SendEither, RecvEither)> {
     let paths = tcp_paths(socket, agreement, state)?;
     state.set_peer_slots(agreement.peer_depth as usize);
-    let shared = share::<Tcp>(state, paths, agreement.depth, seeds, config);
+    let shared = share::<Tcp>(state, paths, agreement.depth, seal, config);
     let (send, recv) = halves(shared, span);
     Ok((Either::Tcp(send), Either::Tcp(recv)))
 }
@@ -135,13 +137,13 @@ fn start_tcp(
 fn start_rdma(
     mut established: rdma::Established,
     state: &Arc<State>,
-    seeds: [u64; 2],
+    seal: &StreamSeal,
     config: &StreamConfig,
     span: &Span,
 ) -> (SendEither, RecvEither) {
     state.set_peer_slots(established.peer_slots());
     let (paths, depth) = (established.paths(state), established.depth());
-    let shared = share::<Rdma>(state, paths, depth, seeds, config);
+    let shared = share::<Rdma>(state, paths, depth, seal, config);
     let patience = config.timeout.min(LONGEST_LIMIT);
     let renewing = established.renew(Arc::clone(&shared), patience);
     tokio::spawn(renewing.instrument(span.clone()));
@@ -223,13 +225,16 @@ fn share<D: DataPath>(
     state: &Arc<State>,
     (send, receive): (Option<D::Send>, Option<D::Receive>),
     depth: u32,
-    seeds: [u64; 2],
+    seal: &StreamSeal,
     config: &StreamConfig,
 ) -> Arc<Shared<D>> {
-    let receiver = |path| SharedReceiver::new(path, depth, seeds[1], faults::of(config));
+    let receiver = |path| {
+        let guard = seal.guard(Way::In);
+        SharedReceiver::new(path, depth, guard, faults::of(config))
+    };
     Arc::new(Shared {
         state: Arc::clone(state),
-        sender: send.map(|path| SharedSender::new(path, seeds[0], faults::of(config))),
+        sender: send.map(|path| SharedSender::new(path, seal.guard(Way::Out), faults::of(config))),
         receiver: receive.map(receiver),
         attended: AtomicWaker::new(),
     })
@@ -264,13 +269,13 @@ fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
 pub(crate) fn share_without_tasks(
     socket: TcpStream,
     agreement: &Agreement,
-    seeds: [u64; 2],
+    seal: &StreamSeal,
     config: &StreamConfig,
 ) -> io::Result<Arc<Shared<Tcp>>> {
     let state = State::new("the peer".to_owned(), agreement.direction, 2);
     let paths = tcp_paths(socket, agreement, &state)?;
     state.set_peer_slots(agreement.peer_depth as usize);
-    let shared = share::<Tcp>(&state, paths, agreement.depth, seeds, config);
+    let shared = share::<Tcp>(&state, paths, agreement.depth, seal, config);
     if let Some(receiver) = &shared.receiver {
         receiver.grant_all(&state);
     }
@@ -281,5 +286,6 @@ pub(crate) fn share_without_tasks(
 #[cfg(all(any(test, fuzzing), feature = "rdma"))]
 pub(crate) fn share_without_halves() -> Arc<Shared<Rdma>> {
     let state = State::new("the peer".to_owned(), crate::Direction::Both, 2);
-    share::<Rdma>(&state, (None, None), 4, [1, 2], &StreamConfig::default())
+    let seal = StreamSeal::of_seed(1, crate::transport::control::noise::Role::Dialer, None);
+    share::<Rdma>(&state, (None, None), 4, &seal, &StreamConfig::default())
 }

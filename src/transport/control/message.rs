@@ -3,11 +3,16 @@
 
 use std::time::Duration;
 
+use blake2::{Blake2s256, Digest};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Direction, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, StreamConfig,
-    TransportPolicy, config::LONGEST_LIMIT, host::host_name, printable::with_spaces,
+    Direction, Encryption, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES,
+    StreamConfig, TransportPolicy,
+    config::LONGEST_LIMIT,
+    host::{host_name, machine},
+    printable::with_spaces,
+    transport::control::seal::{Cipher, has_aes},
 };
 
 /// Most bytes of one encoded message: a Noise message (65,535) less its tag.
@@ -72,6 +77,8 @@ pub(crate) struct Hello {
     pub(crate) transport: TransportPolicy,
     /// The RDMA ports of the dialer, or the reason why it has none.
     pub(crate) rdma: Result<Vec<u8>, String>,
+    /// The dialer's part of the secret of the stream.
+    pub(crate) random: Token,
 }
 
 /// The acceptor's decision on the dialer's offer.
@@ -83,7 +90,8 @@ pub(crate) struct Welcome {
     pub(crate) transport: TransportPolicy,
     /// The pairs of RDMA ports that both ends try, or the reason why the data goes over TCP.
     pub(crate) rdma: Result<Vec<u8>, String>,
-    /// Proves that a data connection belongs to this control connection. Good for one connection.
+    /// Proves that a data connection belongs to this control connection. Good for one connection. It is the acceptor's
+    /// part of the secret of the stream too.
     pub(crate) token: Token,
 }
 
@@ -102,6 +110,19 @@ pub(crate) struct Terms {
     pub(crate) depth: u32,
     /// The silence after which this end treats its peer as dead, in milliseconds.
     pub(crate) timeout_ms: u64,
+    /// What this end wants of a cipher.
+    pub(crate) encryption: EncryptionTerms,
+}
+
+/// What one end wants of a cipher for the data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EncryptionTerms {
+    /// What its user has chosen.
+    pub(crate) choice: Encryption,
+    /// True if its processor has instructions for AES.
+    pub(crate) has_aes: bool,
+    /// Stands for the machine and its network; none if the connection comes from another address than it leads to.
+    pub(crate) machine: Option<[u8; 32]>,
 }
 
 /// 256 random bits, which are never printed.
@@ -188,10 +209,12 @@ pub(crate) struct Agreement {
     pub(crate) peer_depth: u32,
     /// The silence after which the peer treats this end as dead.
     pub(crate) peer_timeout: Duration,
+    /// The cipher of the data; none if it is not encrypted.
+    pub(crate) cipher: Option<Cipher>,
 }
 
-/// Returns this end's terms.
-pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
+/// Returns this end's terms. `is_local` is true if the connection comes from the address that it leads to.
+pub(crate) fn local_terms(config: &StreamConfig, is_local: bool) -> Terms {
     let chunk_bytes = config.chunk_bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
     let depth = config.depth.clamp(crate::MIN_DEPTH, crate::MAX_DEPTH);
     Terms {
@@ -202,6 +225,14 @@ pub(crate) fn local_terms(config: &StreamConfig) -> Terms {
         depth: u32::try_from(depth).expect("at most a few thousand"),
         timeout_ms: u64::try_from(config.timeout.min(LONGEST_LIMIT).as_millis())
             .unwrap_or(u64::MAX),
+        encryption: EncryptionTerms {
+            choice: config.encryption,
+            has_aes: has_aes(),
+            machine: is_local.then(|| {
+                let hash = Blake2s256::new_with_prefix(b"rdpipe machine 1");
+                hash.chain_update(machine()).finalize().into()
+            }),
+        },
     }
 }
 
@@ -229,7 +260,26 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
         depth: ours.depth,
         peer_depth: theirs.depth,
         peer_timeout: Duration::from_millis(theirs.timeout_ms).min(LONGEST_LIMIT),
+        cipher: common_cipher(ours, theirs)?,
     })
+}
+
+/// Returns the cipher of the data; none if it is not encrypted. Bytes that stay on one machine need no cipher. That two
+/// ends are on one machine is shown by what they know of it, under Noise: an address does not show it, because tunnels
+/// and proxies end at 127.0.0.1 too.
+fn common_cipher(ours: &Terms, theirs: &Terms) -> Result<Option<Cipher>, HandshakeFault> {
+    let (here, there) = (&ours.encryption, &theirs.encryption);
+    let is_one_machine = here.machine.is_some() && here.machine == there.machine;
+    let choices = [here.choice, there.choice];
+    let is_encrypted = choices.contains(&Encryption::Always)
+        || (choices.contains(&Encryption::Auto) && !is_one_machine);
+    if is_encrypted && choices.contains(&Encryption::Never) {
+        let told = |terms: &Terms| format!("{} has {}", terms.host, terms.encryption.choice);
+        let what = format!("{}, {}", told(ours), told(theirs));
+        return Err(HandshakeFault::Encryption(what));
+    }
+    let fastest = Cipher::fastest(here.has_aes && there.has_aes);
+    Ok(is_encrypted.then_some(fastest))
 }
 
 /// Returns this end's direction: one way if either end asks for one way.
@@ -299,7 +349,7 @@ mod tests {
             direction,
             ..StreamConfig::default()
         };
-        local_terms(&config)
+        local_terms(&config, true)
     }
 
     #[test]

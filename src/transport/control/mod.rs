@@ -4,6 +4,7 @@ pub(crate) mod connection;
 pub(crate) mod data_watch;
 pub(crate) mod message;
 pub(crate) mod noise;
+pub(crate) mod seal;
 pub(crate) mod state;
 
 use std::time::Duration;

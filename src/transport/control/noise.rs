@@ -89,21 +89,14 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Builder<'a> {
 /// The keys of one connection after its handshake, both ways, with their message counters.
 pub(crate) struct Session {
     keys: TransportState,
-    /// The seeds of the digests of both directions, the dialer's first.
-    pub(crate) seeds: [u64; 2],
 }
 
 impl Session {
     fn new(state: HandshakeState) -> Self {
-        // The hash covers both public keys and the shared key, so only the two ends know it.
-        let hash = state.get_handshake_hash();
-        let seed = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| hash[at + i]));
-        let seeds = [seed(0), seed(8)];
         Self {
             keys: state
                 .into_transport_mode()
                 .expect("both messages have been exchanged"),
-            seeds,
         }
     }
 
@@ -202,8 +195,6 @@ mod tests {
     fn the_same_key_makes_a_session() {
         let key = fresh();
         let (mut dialer, mut acceptor) = pair(&key, &key).unwrap();
-        assert_eq!(dialer.seeds, acceptor.seeds);
-        assert_ne!(dialer.seeds[0], dialer.seeds[1]);
         let sealed = dialer.seal(&Message::FinAck);
         assert_eq!(acceptor.open(&sealed), Ok(Message::FinAck));
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Turns bytes into frames and back. A data path carries the frames, over TCP or RDMA ([`slots`]).
 //!
-//! What a program writes fills a slot ([`slots`]); [`send`] seals it with a header and a digest ([`frame`]) and gives
+//! What a program writes fills a slot ([`slots`]); [`send`] seals it and gives
 //! it to the data path. At the other end [`receive`] verifies what its data path has read into a slot, lends it to the
 //! program, and grants the slot again when it was read. The [`steward`] drives a half while its user does not.
 

@@ -26,7 +26,10 @@ use super::{
 };
 use crate::{
     Error, Fault, faults,
-    transport::control::state::{State, StreamFault},
+    transport::control::{
+        seal::Guard,
+        state::{State, StreamFault},
+    },
 };
 
 /// The receiving half of a stream over one kind of data path.
@@ -179,11 +182,11 @@ pub(crate) struct FrameReceiver<P: ReceivePath> {
 }
 
 impl<P: ReceivePath> SharedReceiver<P> {
-    /// A frame receiver with `depth` slots over `path`. Its digests are seeded with `seed`.
-    pub(crate) fn new(path: P, depth: u32, seed: u64, faults: faults::Faults) -> Self {
+    /// A frame receiver with `depth` slots over `path`, whose chunks `guard` protects.
+    pub(crate) fn new(path: P, depth: u32, guard: Guard, faults: faults::Faults) -> Self {
         let receiver = FrameReceiver {
             path,
-            chain: Chain::new(seed),
+            chain: Chain::new(guard),
             ready: VecDeque::with_capacity(depth as usize),
             granted: vec![false; depth as usize],
             outstanding: 0,
@@ -310,7 +313,12 @@ impl<P: ReceivePath> FrameReceiver<P> {
     }
 
     /// Verifies one frame and queues its payload.
-    fn accept_frame(&mut self, state: &State, slot: P::Slot, header: Header) -> Result<(), Fault> {
+    fn accept_frame(
+        &mut self,
+        state: &State,
+        mut slot: P::Slot,
+        header: Header,
+    ) -> Result<(), Fault> {
         let index = slot.index();
         if index != NO_SLOT {
             let granted = self
@@ -330,8 +338,8 @@ impl<P: ReceivePath> FrameReceiver<P> {
         if self.faults.ignores_digest() {
             self.chain.advance(&header);
         } else {
-            let verified = self.chain.verify(&header, slot.payload(length));
-            verified.map_err(|damage| Fault::Corrupt(damage.text()))?;
+            let opened = self.chain.open(&header, slot.payload_mut(length));
+            opened.map_err(|damage| Fault::Corrupt(damage.text()))?;
         }
         state.count_received(length as u64);
         faults::point("first-chunk-received");
@@ -492,7 +500,7 @@ mod tests {
     use crate::{
         Direction,
         transport::{
-            control::message::Message,
+            control::{message::Message, seal::Mark},
             data::{frame::HEADER_BYTES, slots::DataPath, steward::Shared, tcp::TcpSend},
         },
     };
@@ -501,7 +509,7 @@ mod tests {
     const DEPTH: u32 = 2;
     const CHUNK: usize = 8192;
 
-    const SEED: u64 = 7;
+    const SEED: u8 = 7;
 
     /// A slot in heap memory.
     struct Memory {
@@ -535,7 +543,7 @@ mod tests {
     impl Flood {
         fn new() -> Self {
             Self {
-                chain: Chain::new(SEED),
+                chain: Chain::new(Guard::of_seed(SEED)),
                 next: 0,
                 left_in_slot: None,
             }
@@ -546,8 +554,8 @@ mod tests {
         type Slot = Memory;
 
         fn poll_frame(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<(Memory, Header)>> {
-            let payload = [1];
-            let header = self.chain.seal(self.next, &payload);
+            let mut payload = [1];
+            let header = self.chain.seal(self.next, &mut payload);
             let mut bytes = vec![0; HEADER_BYTES + CHUNK].into_boxed_slice();
             bytes[..HEADER_BYTES].copy_from_slice(&self.left_in_slot.unwrap_or(header).encode());
             bytes[HEADER_BYTES..=HEADER_BYTES].copy_from_slice(&payload);
@@ -582,7 +590,12 @@ mod tests {
     #[test]
     fn a_peer_that_ignores_credits_cannot_fill_the_outbox() {
         let state = state();
-        let receiver = SharedReceiver::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
+        let receiver = SharedReceiver::new(
+            Flood::new(),
+            DEPTH,
+            Guard::of_seed(SEED),
+            faults::Faults::default(),
+        );
         receiver.grant_all(&state);
         let mut cx = Context::from_waker(Waker::noop());
         // The peer does not read the control connection, so the outbox stays as it is.
@@ -599,11 +612,16 @@ mod tests {
             length: u32::MAX,
             slot: 0,
             offset: 0,
-            digest: 0,
+            mark: Mark::default(),
         };
         let (state, mut flood) = (state(), Flood::new());
         flood.left_in_slot = Some(header);
-        let receiver = SharedReceiver::new(flood, DEPTH, SEED, faults::Faults::default());
+        let receiver = SharedReceiver::new(
+            flood,
+            DEPTH,
+            Guard::of_seed(SEED),
+            faults::Faults::default(),
+        );
         receiver.grant_all(&state);
         let mut cx = Context::from_waker(Waker::noop());
         let chunk = receiver.lock().next(&state, &mut cx).expect("a chunk");
@@ -613,9 +631,14 @@ mod tests {
     #[test]
     fn bytes_after_the_announced_end_are_not_delivered() {
         let state = state();
-        let receiver = SharedReceiver::new(Flood::new(), DEPTH, SEED, faults::Faults::default());
+        let receiver = SharedReceiver::new(
+            Flood::new(),
+            DEPTH,
+            Guard::of_seed(SEED),
+            faults::Faults::default(),
+        );
         receiver.grant_all(&state);
-        let digest = Chain::new(SEED).digest();
+        let digest = Chain::new(Guard::of_seed(SEED)).digest();
         state.receive(Message::Fin { bytes: 0, digest });
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..2 {
@@ -669,7 +692,8 @@ mod tests {
             is_held,
         };
         let state = state();
-        let receiver = SharedReceiver::new(path, DEPTH, SEED, faults::Faults::default());
+        let receiver =
+            SharedReceiver::new(path, DEPTH, Guard::of_seed(SEED), faults::Faults::default());
         receiver.grant_all(&state);
         let shared: Arc<Shared<HeldPath>> = Arc::new(Shared {
             state,

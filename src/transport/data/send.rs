@@ -3,8 +3,8 @@
 //! A half belongs to one user. Each call moves the data of the frame sender as far as it goes, so that no task stands
 //! between the user and the data path; while the user does not call, the steward does.
 //!
-//! The frame sender seals a filled slot with a header and a digest, takes a credit for it, and gives it to the data
-//! path. It has no task: the user's calls drive it, or the steward.
+//! The frame sender takes a credit for a filled slot, seals the chunk in it, and gives it to the data path. It
+//! has no task: the user's calls drive it, or the steward.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,10 @@ use super::{
     slots::{DataPath, FillSlots, FillingSlot, LentSlot, NO_SLOT, SendPath, Slot, SmallFrame},
     steward::{Attendance, Shared},
 };
-use crate::{Error, Fault, faults, transport::control::state::State};
+use crate::{
+    Error, Fault, faults,
+    transport::control::{seal::Guard, state::State},
+};
 
 /// The sending half of a stream over one kind of data path.
 pub(crate) struct SendHalf<D: DataPath> {
@@ -252,11 +255,11 @@ enum WhenNoRoom {
 }
 
 impl<P: SendPath> SharedSender<P> {
-    /// A frame sender over `path`. Its digests are seeded with `seed`.
-    pub(crate) fn new(path: P, seed: u64, faults: faults::Faults) -> Self {
+    /// A frame sender over `path`, whose chunks `guard` protects.
+    pub(crate) fn new(path: P, guard: Guard, faults: faults::Faults) -> Self {
         let sender = FrameSender {
             path,
-            chain: Chain::new(seed),
+            chain: Chain::new(guard),
             sealed: VecDeque::new(),
             filling: None,
             lent: 0,
@@ -400,10 +403,10 @@ impl<P: SendPath> FrameSender<P> {
         let Some(next) = sealed.front_mut().or(filling.as_mut()) else {
             return;
         };
-        let unsent = next.unsent();
-        let payload = &unsent[..unsent.len().min(max_bytes)];
-        path.post_small(&chain.seal(NO_SLOT, payload), payload);
-        let count = payload.len();
+        let count = next.unsent().len().min(max_bytes);
+        let payload = next.unsent_mut(count);
+        let header = chain.seal(NO_SLOT, payload);
+        path.post_small(&header, payload);
         state.count_sent(count as u64);
         faults::point("first-chunk-sent");
         next.mark_sent(count);
@@ -418,7 +421,7 @@ impl<P: SendPath> FrameSender<P> {
         chunk.close_gap();
         let filled = chunk.filled();
         let mut slot = chunk.slot;
-        let header = self.chain.seal(target, slot.payload(filled));
+        let header = self.chain.seal(target, slot.payload_mut(filled));
         slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.path.post(slot, header.frame_bytes(), target);
         state.count_sent(filled as u64);
@@ -594,7 +597,11 @@ mod tests {
         let state = State::new("hostB".to_owned(), Direction::Send, 2);
         let shared: Arc<Shared<FreePath>> = Arc::new(Shared {
             state,
-            sender: Some(SharedSender::new(Free, 7, faults::Faults::default())),
+            sender: Some(SharedSender::new(
+                Free,
+                Guard::of_seed(7),
+                faults::Faults::default(),
+            )),
             receiver: None,
             attended: AtomicWaker::new(),
         });

@@ -62,6 +62,11 @@ pub(crate) trait Slot: Send + Unpin + 'static {
     fn payload(&self, length: usize) -> &[u8] {
         &self.bytes()[HEADER_BYTES..HEADER_BYTES + length]
     }
+
+    /// Returns the first `length` bytes of the payload, to be changed.
+    fn payload_mut(&mut self, length: usize) -> &mut [u8] {
+        &mut self.bytes_mut()[HEADER_BYTES..HEADER_BYTES + length]
+    }
 }
 
 /// The sending side: moves filled slots to the peer, in order.
@@ -311,6 +316,11 @@ impl<S: Slot> FillingSlot<S> {
     /// Returns the bytes that have not been sent.
     pub(in crate::transport::data) fn unsent(&self) -> &[u8] {
         &self.data()[self.sent..]
+    }
+
+    /// Returns the first `count` bytes of [`unsent`](Self::unsent), to be sealed where they are.
+    pub(in crate::transport::data) fn unsent_mut(&mut self, count: usize) -> &mut [u8] {
+        &mut self.slot.payload_mut(self.filled)[self.sent..][..count]
     }
 
     /// Moves the bytes that have not been sent to the beginning, since a chunk follows its header.

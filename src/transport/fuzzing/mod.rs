@@ -20,7 +20,8 @@ use crate::{
         control::{
             connection::Codec,
             message::Message,
-            noise::{self, HANDSHAKE_BYTES, Initiator},
+            noise::{self, HANDSHAKE_BYTES, Initiator, Role},
+            seal::{Cipher, StreamSeal, Way},
         },
         data::frame::{Chain, HEADER_BYTES, Header},
     },
@@ -85,25 +86,49 @@ pub fn header(data: &[u8]) {
     };
     if let Ok(parsed) = Header::decode(header) {
         assert_eq!(&parsed.encode(), header);
-        let mut chain = Chain::new(parsed.digest);
-        let before = chain;
-        if chain.verify(&parsed, payload).is_err() {
-            assert_eq!(chain, before);
+        for cipher in GUARDS {
+            let [mut chain, untouched] = [(); 2].map(|()| fuzz_chain(cipher));
+            if chain.open(&parsed, &mut payload.to_vec()).is_err() {
+                assert_eq!(chain.digest(), untouched.digest());
+            }
         }
     }
     if !payload.is_empty() {
-        let mut sender = Chain::new(1);
-        let sealed = [sender.seal(0, payload), sender.seal(0, payload)];
-        let mut receiver = Chain::new(1);
-        assert_eq!(receiver.verify(&sealed[0], payload), Ok(()));
-        let moved = Header {
-            offset: sealed[1].offset,
-            ..sealed[0]
-        };
-        assert!(receiver.verify(&moved, payload).is_err());
-        assert_eq!(receiver.verify(&sealed[1], payload), Ok(()));
-        assert_eq!(receiver, sender);
+        for cipher in GUARDS {
+            seal_and_open(payload, cipher);
+        }
     }
+}
+
+/// What protects chunks: a digest, and each cipher.
+const GUARDS: [Option<Cipher>; 3] = [
+    None,
+    Some(Cipher::Aes256Gcm),
+    Some(Cipher::ChaCha20Poly1305),
+];
+
+fn fuzz_chain(cipher: Option<Cipher>) -> Chain {
+    Chain::new(StreamSeal::of_seed(1, Role::Dialer, cipher).guard(Way::Out))
+}
+
+/// Seals a payload twice: each chunk opens at its own place, and nowhere else.
+fn seal_and_open(payload: &[u8], cipher: Option<Cipher>) {
+    let [mut sender, mut receiver] = [(); 2].map(|()| fuzz_chain(cipher));
+    let mut sealed = [(); 2].map(|()| {
+        let mut bytes = payload.to_vec();
+        (sender.seal(0, &mut bytes), bytes)
+    });
+    let [(first, opened), (second, bytes)] = &mut sealed;
+    assert_eq!(receiver.open(first, opened), Ok(()));
+    assert_eq!(opened, payload);
+    let moved = Header {
+        offset: second.offset,
+        ..*first
+    };
+    assert!(receiver.open(&moved, &mut bytes.clone()).is_err());
+    assert_eq!(receiver.open(second, bytes), Ok(()));
+    assert_eq!(bytes, payload);
+    assert_eq!(receiver.digest(), sender.digest());
 }
 
 /// A message that is decoded can be encoded again, and its texts can be printed on a terminal.

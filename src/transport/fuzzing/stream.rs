@@ -19,7 +19,11 @@ use crate::{
     MIN_CHUNK_BYTES, StreamConfig,
     transport::{
         connect::share_without_tasks,
-        control::message::{MAX_MESSAGE_BYTES, Message, agree, local_terms},
+        control::{
+            message::{MAX_MESSAGE_BYTES, Message, agree, local_terms},
+            noise::Role,
+            seal::{Cipher, StreamSeal, Way},
+        },
         data::{
             frame::{Chain, HEADER_BYTES, Header},
             receive::RecvHalf,
@@ -40,8 +44,10 @@ const DEPTH: usize = 4;
 /// The most messages that one end has to send at once: each kind once, with credits between them.
 const MOST_MESSAGES: usize = 16;
 
-/// The seeds of the digests, this end's sending direction first.
-const SEEDS: [u64; 2] = [1, 2];
+/// What protects the data, as the end with this role has it.
+fn seal(role: Role, is_encrypted: bool) -> StreamSeal {
+    StreamSeal::of_seed(1, role, is_encrypted.then_some(Cipher::Aes256Gcm))
+}
 
 /// Runs the actions of a peer that sends any messages and frames, of a user that reads and writes, and of the tasks of
 /// the stream, in any order. Panics if a queue is longer than the pool, a message is too long for Noise, a frame is
@@ -52,7 +58,8 @@ pub fn stream(data: &[u8]) {
     let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let mut script = FuzzScript::new(data);
     run(async {
-        let mut play = StreamPlay::start(listener);
+        let is_encrypted = script.flag();
+        let mut play = StreamPlay::start(listener, is_encrypted);
         while let Some(kind) = script.byte() {
             play.step(kind, &mut script).await;
             play.check_queues();
@@ -80,6 +87,7 @@ struct StreamPlay {
 /// What the peer has sent and received.
 struct PeerPlay {
     socket: TcpStream,
+    is_encrypted: bool,
     chain: Chain,
     /// The payload of all valid frames.
     sent: Vec<u8>,
@@ -94,7 +102,7 @@ struct PeerPlay {
 }
 
 impl StreamPlay {
-    fn start(listener: &TcpListener) -> Self {
+    fn start(listener: &TcpListener, is_encrypted: bool) -> Self {
         let address = listener.local_addr().expect("it is bound");
         let ours = std::net::TcpStream::connect(address).expect("it listens");
         let (theirs, _) = listener.accept().expect("it was connected");
@@ -109,10 +117,12 @@ impl StreamPlay {
             depth: DEPTH,
             ..StreamConfig::default()
         };
-        let terms = local_terms(&config);
+        let terms = local_terms(&config, true);
         let agreement = agree(&terms, &terms).expect("they are the same");
         let ours = TcpStream::from_std(ours).expect("a socket");
-        let shared = share_without_tasks(ours, &agreement, SEEDS, &config).expect("a socket");
+        let [seal, theirs_seal] =
+            [Role::Dialer, Role::Acceptor].map(|role| seal(role, is_encrypted));
+        let shared = share_without_tasks(ours, &agreement, &seal, &config).expect("a socket");
         Self {
             send: Some(SendHalf::new(Arc::clone(&shared))),
             recv: Some(RecvHalf::new(Arc::clone(&shared))),
@@ -124,14 +134,15 @@ impl StreamPlay {
             has_ended: false,
             peer: PeerPlay {
                 socket: TcpStream::from_std(theirs).expect("a socket"),
-                chain: Chain::new(SEEDS[1]),
+                is_encrypted,
+                chain: Chain::new(theirs_seal.guard(Way::Out)),
                 sent: Vec::new(),
                 is_honest: true,
                 fin: None,
                 is_confirmed: false,
                 granted: HashMap::new(),
                 arrived: BytesMut::new(),
-                verified: Chain::new(SEEDS[0]),
+                verified: Chain::new(theirs_seal.guard(Way::In)),
             },
         }
     }
@@ -352,9 +363,9 @@ impl PeerPlay {
     fn send_frame(&mut self, script: &mut FuzzScript<'_>) {
         let slot = u32::try_from(script.below(DEPTH + 1)).unwrap_or(0);
         let length = 1 + usize::from(script.number()) % CHUNK;
-        let payload = vec![script.byte().unwrap_or(0); length];
-        let header = self.chain.seal(slot, &payload).encode();
+        let mut payload = vec![script.byte().unwrap_or(0); length];
         self.sent.extend_from_slice(&payload);
+        let header = self.chain.seal(slot, &mut payload).encode();
         self.put(&[&header[..], &payload].concat());
     }
 
@@ -365,10 +376,11 @@ impl PeerPlay {
             self.put(script.piece());
             return;
         }
-        let mut chain = self.chain;
+        let guard = seal(Role::Acceptor, self.is_encrypted).guard(Way::Out);
+        let mut chain = Chain::at(guard, self.chain.offset());
         let header = Header {
             length: script.number().into(),
-            ..chain.seal(u32::from(script.byte().unwrap_or(0)), b"x")
+            ..chain.seal(u32::from(script.byte().unwrap_or(0)), &mut [b'x'])
         };
         let mut bytes = header.encode();
         bytes[script.below(HEADER_BYTES)] ^= script.byte().unwrap_or(0);
@@ -404,8 +416,8 @@ impl PeerPlay {
                 break;
             }
             self.arrived.advance(HEADER_BYTES);
-            let payload = self.arrived.split_to(header.length as usize);
-            let verified = self.verified.verify(&header, &payload);
+            let mut payload = self.arrived.split_to(header.length as usize);
+            let verified = self.verified.open(&header, &mut payload);
             assert_eq!(verified, Ok(()));
             let granted = self.granted.entry(header.slot).or_default();
             *granted = granted.checked_sub(1).expect("a slot that was not granted");

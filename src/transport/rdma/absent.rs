@@ -10,7 +10,9 @@ use std::{
 
 pub(crate) use super::data::slots::Unavailable;
 use super::{
-    control::{connection::Control, message::Agreement, noise::Role, state::State},
+    control::{
+        connection::Control, message::Agreement, noise::Role, seal::StreamSeal, state::State,
+    },
     data::{
         frame::Header,
         slots::{DataPath, ReceivePath, SendPath, Slot},
@@ -187,6 +189,7 @@ impl LocalPorts {
         _proposal: &[u8],
         _role: Role,
         _agreement: &Agreement,
+        _seal: &StreamSeal,
     ) -> Result<Result<Established, String>, HandshakeFault> {
         match *self {}
     }

@@ -51,6 +51,7 @@ use crate::{
             connection::{Control, closed},
             message::{Agreement, Message},
             noise::Role,
+            seal::StreamSeal,
             state::State,
         },
         data::steward::Shared,
@@ -436,10 +437,11 @@ impl LocalPorts {
         proposal: &[u8],
         role: Role,
         agreement: &Agreement,
+        seal: &StreamSeal,
     ) -> Result<Result<Established, String>, HandshakeFault> {
         let malformed = |_| HandshakeFault::Protocol("a choice of ports that cannot be decoded");
         let proposal: Proposal = decode(proposal).map_err(malformed)?;
-        let work = Box::pin(self.try_pairs(control, &proposal, role, agreement));
+        let work = Box::pin(self.try_pairs(control, &proposal, role, agreement, seal));
         match role {
             Role::Dialer => work.await,
             Role::Acceptor => in_turn(work).await,
@@ -452,12 +454,13 @@ impl LocalPorts {
         proposal: &Proposal,
         role: Role,
         agreement: &Agreement,
+        seal: &StreamSeal,
     ) -> Result<Result<Established, String>, HandshakeFault> {
         let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
         for (pair, left) in proposal.pairs.iter().zip((1..=proposal.pairs.len()).rev()) {
             budget.share = u32::try_from(left).unwrap_or(u32::MAX);
-            let plan = self.plan(pair, role, agreement);
+            let plan = self.plan(pair, role, agreement, seal);
             let attempt = attempt(control, plan, &mut budget);
             match attempt.await? {
                 Ok((plan, connected)) => {
@@ -482,6 +485,7 @@ impl LocalPorts {
         pair: &PortPair,
         role: Role,
         agreement: &Agreement,
+        seal: &StreamSeal,
     ) -> Result<LinkPlan, String> {
         let (number, send_psn, receive_psn) = match role {
             Role::Dialer => (pair.dialer, pair.dialer_psn, pair.acceptor_psn),
@@ -514,7 +518,9 @@ impl LocalPorts {
             chunk_bytes,
             depth,
             renew_after: self.config.renew_after,
-            copies: self.copies,
+            // A cipher reads what it opens more than once, and the peer's device may write it in between.
+            copies: self.copies || seal.cipher().is_some(),
+            seal: seal.clone(),
             ring: (self.small_frames > 0).then(|| {
                 let direction = agreement.direction;
                 RingLayout::new(self.small_frames, direction.sends(), direction.receives())

@@ -25,6 +25,7 @@ use crate::{
         control::{
             message::{Agreement, Message, agree, local_terms},
             noise::Role,
+            seal::StreamSeal,
         },
         data::steward::Shared,
         fuzzing::FuzzScript,
@@ -66,7 +67,7 @@ pub(crate) fn proposal(data: &[u8]) {
     };
     for pair in &proposal.pairs {
         for role in [Role::Dialer, Role::Acceptor] {
-            if let Ok(plan) = ports.plan(pair, role, &agreement) {
+            if let Ok(plan) = ports.plan(pair, role, &agreement, &seal(role)) {
                 assert!((MIN_CHUNK_BYTES..=CHUNK).contains(&plan.chunk_bytes));
                 assert!(plan.depth as usize <= DEPTH);
             }
@@ -99,7 +100,7 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
         acceptor_psn: 2,
     };
     let plan = ports
-        .plan(&pair, Role::Dialer, &agreement)
+        .plan(&pair, Role::Dialer, &agreement, &seal(Role::Dialer))
         .expect("it was offered");
     let state = &shared.state;
     let renewal = Arc::new(RenewalShared::new(Arc::clone(state), 2));
@@ -130,6 +131,10 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
     assert!(waiting <= 8, "{waiting} steps wait");
 }
 
+fn seal(role: Role) -> StreamSeal {
+    StreamSeal::of_seed(1, role, None)
+}
+
 const CHUNK: usize = 64 << 10;
 const DEPTH: usize = 4;
 
@@ -142,7 +147,7 @@ fn ports() -> Option<(LocalPorts, Agreement)> {
     let mut config = StreamConfig::default();
     (config.rdma.chunk_bytes, config.rdma.depth) = (CHUNK, DEPTH);
     let ports = LocalPorts::among(&inventory(), &config).ok()?;
-    let terms = local_terms(&config);
+    let terms = local_terms(&config, true);
     let agreement = agree(&terms, &terms).expect("they are the same");
     Some((ports, agreement))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     express::{
-        path::{ExpressOffer, ExpressPath, UnconnectedExpress},
+        path::{ExpressOffer, ExpressPath, ExpressSettings, UnconnectedExpress},
         queue::RingLayout,
     },
     link::{
@@ -18,7 +18,14 @@ use super::{
     receive_path, send_path,
     verbs::queue_pair::QueuePairConfig,
 };
-use crate::{Direction, faults::Faults, transport::data::slots::Slot};
+use crate::{
+    Direction,
+    faults::Faults,
+    transport::{
+        control::seal::{StreamSeal, Way},
+        data::slots::Slot,
+    },
+};
 
 /// The parameters of every link of a stream: of the first link, and of those that replace it.
 pub(crate) struct LinkPlan {
@@ -38,6 +45,8 @@ pub(crate) struct LinkPlan {
     pub(super) faults: Faults,
     /// Received chunks are copied to memory that the peer cannot write.
     pub(super) copies: bool,
+    /// What seals the reports of the express paths.
+    pub(super) seal: StreamSeal,
 }
 
 impl LinkPlan {
@@ -83,6 +92,7 @@ impl LinkPlan {
             express,
             generation,
             busy_poll: self.busy_poll,
+            seal: self.seal.clone(),
             faults: self.faults,
         })
     }
@@ -124,6 +134,7 @@ pub(super) struct UnconnectedLink {
     express: Option<UnconnectedExpress>,
     generation: u32,
     busy_poll: Option<Duration>,
+    seal: StreamSeal,
     faults: Faults,
 }
 
@@ -147,8 +158,15 @@ impl UnconnectedLink {
         let link = connected.map_err(|error| format!("cannot connect the queue pairs: {error}"))?;
         let express = match (self.express, theirs.express) {
             (Some(express), Some(theirs)) => {
-                let connected =
-                    express.connect(theirs, self.generation, self.busy_poll, self.faults);
+                let reports =
+                    [Way::Out, Way::In].map(|way| self.seal.reports(way, self.generation));
+                let settings = ExpressSettings {
+                    generation: self.generation,
+                    busy_poll: self.busy_poll,
+                    reports,
+                    faults: self.faults,
+                };
+                let connected = express.connect(theirs, settings);
                 let failed = |error| format!("cannot connect the express path: {error}");
                 Some(Arc::new(connected.map_err(failed)?))
             }

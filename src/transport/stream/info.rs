@@ -4,7 +4,11 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Direction, Error, key::KeyId, transport::control::state::State};
+use crate::{
+    Direction, Error,
+    key::KeyId,
+    transport::control::{seal::Cipher, state::State},
+};
 
 /// What was agreed on for a stream. It does not change.
 pub(crate) struct StreamInfo {
@@ -21,6 +25,8 @@ pub(crate) struct StreamInfo {
     pub(crate) reason: String,
     /// True if TCP is a fallback.
     pub(crate) is_fallback: bool,
+    /// The cipher of the data.
+    pub(crate) cipher: Option<Cipher>,
     /// The direction, as this end sees it.
     pub(crate) direction: Direction,
     /// The payload of a chunk, in bytes.
@@ -78,6 +84,13 @@ macro_rules! stream_accessors {
             #[must_use]
             pub fn is_fallback(&self) -> bool {
                 self.info().is_fallback
+            }
+
+            /// Returns the cipher of the data; none if the data is not encrypted: see
+            /// [`Encryption`](crate::Encryption).
+            #[must_use]
+            pub fn cipher(&self) -> Option<$crate::Cipher> {
+                self.info().cipher
             }
 
             /// Returns the direction of the stream, as this end sees it.

@@ -51,6 +51,7 @@ macro_rules! over {
 }
 
 over!(tcp, Tcp);
+over!(plain_tcp, PlainTcp);
 #[cfg(feature = "rdma")]
 over!(rdma, Rdma);
 #[cfg(feature = "rdma")]

@@ -29,6 +29,7 @@ use super::{
 use crate::{
     faults::Faults,
     transport::{
+        control::seal::ReportSeal,
         data::frame::Header,
         rdma::{
             pool::RdmaSlot,
@@ -444,6 +445,17 @@ pub(in crate::transport::rdma) struct ExpressOffer {
     windows: PeerWindows,
 }
 
+/// The settings of the express path of one link.
+pub(in crate::transport::rdma) struct ExpressSettings {
+    /// The number of the link.
+    pub(in crate::transport::rdma) generation: u32,
+    /// The time that the user has chosen for polls.
+    pub(in crate::transport::rdma) busy_poll: Option<Duration>,
+    /// What seals the reports, those of this end first; none if they are not sealed.
+    pub(in crate::transport::rdma) reports: [Option<ReportSeal>; 2],
+    pub(in crate::transport::rdma) faults: Faults,
+}
+
 /// An express path that is not connected yet. Its receives are posted.
 pub(in crate::transport::rdma) struct UnconnectedExpress {
     pair: QueuePair,
@@ -492,7 +504,7 @@ impl UnconnectedExpress {
         self.offer
     }
 
-    /// Connects to the peer's express path. `generation` counts the links of the stream.
+    /// Connects to the peer's express path.
     ///
     /// # Errors
     ///
@@ -500,15 +512,14 @@ impl UnconnectedExpress {
     pub(in crate::transport::rdma) fn connect(
         mut self,
         theirs: ExpressOffer,
-        generation: u32,
-        busy_poll: Option<Duration>,
-        faults: Faults,
+        settings: ExpressSettings,
     ) -> io::Result<ExpressPath> {
         if (self.ring.sends > 0) != (theirs.windows.receives > 0) {
             return Err(io::Error::other("the other end receives no small frames"));
         }
         self.pair.connect(&self.config, theirs.address)?;
-        let queue = ExpressQueue::new(self.pair, self.ring, theirs.windows, generation, faults);
+        let busy_poll = settings.busy_poll;
+        let queue = ExpressQueue::new(self.pair, self.ring, theirs.windows, settings);
         ExpressPath::new(queue, &self.completions, busy_poll)
     }
 }

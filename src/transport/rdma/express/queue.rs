@@ -7,20 +7,28 @@
 //! | 4..8   | consumed | the number of frames of the other direction that this end has consumed, modulo 2^32  |
 //! | 8..16  | offset   | bytes of this direction before the payload                                           |
 //! | 16..24 | digest   | as in the header of a chunk                                                          |
-//! | 24..32 | check    | xxh3-64 of bytes 0..24                                                               |
+//! | 24..40 | tag      | as in the header of a chunk; that of the count in a report                           |
+//! | 40..48 | check    | xxh3-64 of bytes 0..40                                                               |
 //!
 //! All integers are little-endian. A *report* is a frame without payload: it carries only the number of consumed
-//! frames. A small frame has no slot, so its header is a quarter of that of a chunk.
+//! frames. A small frame has no slot, so its header is shorter than that of a chunk.
+//!
+//! In an encrypted stream only reports carry a count, which has a tag: a forged one would open the window. The tag of a
+//! chunk cannot cover the count, because a chunk that is sent again keeps its tag.
 
 use std::{collections::VecDeque, io, ops::Range};
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use super::window::{ReceiveWindow, SendWindow};
+use super::{
+    path::ExpressSettings,
+    window::{ReceiveWindow, SendWindow},
+};
 use crate::{
     faults::Faults,
     transport::{
+        control::seal::{Mark, ReportSeal, TAG_BYTES},
         data::{
             frame::{Damage, HEADER_BYTES, Header},
             slots::{NO_SLOT, Slot, invalid},
@@ -75,6 +83,8 @@ pub(super) struct ExpressQueue {
     /// The number of frames that have arrived with payload.
     count: u64,
     heap: HeapSlots,
+    /// What seals the reports of this end, and opens those of the peer; none if the stream is not encrypted.
+    seals: Option<[ReportSeal; 2]>,
     faults: Faults,
 }
 
@@ -89,7 +99,7 @@ pub(super) fn queue_sizes(ring: RingLayout) -> QueueSizes {
 }
 
 /// The payload that is to fit into a work request, in bytes. Larger frames are read from memory by the device.
-const INLINE_PAYLOAD: u32 = 192;
+const INLINE_PAYLOAD: u32 = 176;
 
 impl ExpressQueue {
     /// Uses a connected queue pair whose receives are posted.
@@ -97,9 +107,9 @@ impl ExpressQueue {
         pair: QueuePair,
         ring: RingLayout,
         peer: PeerWindows,
-        generation: u32,
-        faults: Faults,
+        settings: ExpressSettings,
     ) -> Self {
+        let [out, back] = settings.reports;
         Self {
             pair,
             ring,
@@ -110,8 +120,9 @@ impl ExpressQueue {
             completed: 0,
             arrived: VecDeque::new(),
             count: 0,
-            heap: HeapSlots::new(generation),
-            faults,
+            heap: HeapSlots::new(settings.generation),
+            seals: out.zip(back).map(Into::into),
+            faults: settings.faults,
         }
     }
 
@@ -147,7 +158,11 @@ impl ExpressQueue {
     ///
     /// The queue pair is broken.
     pub(super) fn send(&mut self, header: &Header, payload: &[u8]) -> io::Result<()> {
-        let header = ExpressHeader::of(header, self.receives.report());
+        let consumed = match self.seals {
+            None => self.receives.report(),
+            Some(_) => 0,
+        };
+        let header = ExpressHeader::of(header, consumed);
         let range = self
             .ring
             .send(self.sends.send(), EXPRESS_HEADER_BYTES + payload.len());
@@ -174,7 +189,9 @@ impl ExpressQueue {
         }
         let range = self.ring.report(self.reports);
         self.reports = self.reports.wrapping_add(1);
-        let header = ExpressHeader::report(self.receives.report());
+        let consumed = self.receives.report();
+        let tag = self.seals.as_mut().map(|[out, _]| out.seal(consumed));
+        let header = ExpressHeader::report(consumed, tag.unwrap_or_default());
         self.pair.write(range.start, &header.encode());
         self.post(range)
     }
@@ -212,13 +229,20 @@ impl ExpressQueue {
                 "a small frame of another size than its header says",
             ));
         }
-        let has_consumed_more = self.sends.acknowledge(header.consumed)?;
-        drained.room |= has_consumed_more;
-        if length == 0 && !has_consumed_more {
-            // Without this rule a peer could keep this end busy.
-            return Err(invalid("a report of small frames without news"));
+        let is_report = length == 0;
+        if let Some([_, back]) = self.seals.as_mut().filter(|_| is_report) {
+            let checked = back.check(header.consumed, &header.mark.tag);
+            checked.map_err(|_| invalid(Damage::Seal.text()))?;
         }
-        if length > 0 {
+        if is_report || self.seals.is_none() {
+            let has_consumed_more = self.sends.acknowledge(header.consumed)?;
+            drained.room |= has_consumed_more;
+            if is_report && !has_consumed_more {
+                // Without this rule a peer could keep this end busy.
+                return Err(invalid("a report of small frames without news"));
+            }
+        }
+        if !is_report {
             self.receives.receive()?;
             let mut slot = self.heap.take();
             let payload = &mut slot.bytes_mut()[HEADER_BYTES..HEADER_BYTES + length];
@@ -357,7 +381,7 @@ impl HeapSlots {
 }
 
 /// The size of a header, in bytes.
-pub(in crate::transport::rdma) const EXPRESS_HEADER_BYTES: usize = 32;
+pub(in crate::transport::rdma) const EXPRESS_HEADER_BYTES: usize = 48;
 
 /// The most payload of a small frame, in bytes.
 pub(in crate::transport::rdma) const EXPRESS_PAYLOAD_BYTES: usize = 4096;
@@ -374,18 +398,18 @@ pub(super) struct ExpressHeader {
     pub(super) consumed: u32,
     /// The number of bytes of this direction before the payload.
     pub(super) offset: u64,
-    /// The digest of the payload.
-    pub(super) digest: u64,
+    /// The digest or the tag of the payload; the tag of the count in a report.
+    pub(super) mark: Mark,
 }
 
 impl ExpressHeader {
     /// The header of a report.
-    pub(super) fn report(consumed: u32) -> Self {
+    pub(super) fn report(consumed: u32, tag: [u8; TAG_BYTES]) -> Self {
         Self {
             length: 0,
             consumed,
             offset: 0,
-            digest: 0,
+            mark: Mark { digest: 0, tag },
         }
     }
 
@@ -395,7 +419,7 @@ impl ExpressHeader {
             length: header.length,
             consumed,
             offset: header.offset,
-            digest: header.digest,
+            mark: header.mark,
         }
     }
 
@@ -405,7 +429,7 @@ impl ExpressHeader {
             length: self.length,
             slot: NO_SLOT,
             offset: self.offset,
-            digest: self.digest,
+            mark: self.mark,
         }
     }
 
@@ -415,7 +439,8 @@ impl ExpressHeader {
         bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.consumed.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.digest.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.mark.digest.to_le_bytes());
+        bytes[24..24 + TAG_BYTES].copy_from_slice(&self.mark.tag);
         let check = XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
         bytes
@@ -431,7 +456,10 @@ impl ExpressHeader {
             length: u32::from_le_bytes(std::array::from_fn(|i| bytes[i])),
             consumed: u32::from_le_bytes(std::array::from_fn(|i| bytes[4 + i])),
             offset: u64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])),
-            digest: u64::from_le_bytes(std::array::from_fn(|i| bytes[16 + i])),
+            mark: Mark {
+                digest: u64::from_le_bytes(std::array::from_fn(|i| bytes[16 + i])),
+                tag: std::array::from_fn(|i| bytes[24 + i]),
+            },
         };
         if header.encode() == *bytes {
             Ok(header)
@@ -471,8 +499,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_survives_the_wire(length: u32, consumed: u32, offset: u64, digest: u64, bit in 0..8 * EXPRESS_HEADER_BYTES) {
-            let header = ExpressHeader { length, consumed, offset, digest };
+        fn a_header_survives_the_wire(length: u32, consumed: u32, offset: u64, digest: u64, tag: [u8; TAG_BYTES], bit in 0..8 * EXPRESS_HEADER_BYTES) {
+            let mark = Mark { digest, tag };
+            let header = ExpressHeader { length, consumed, offset, mark };
             let mut bytes = header.encode();
             prop_assert_eq!(ExpressHeader::decode(&bytes), Ok(header));
             bytes[bit / 8] ^= 1 << (bit % 8);

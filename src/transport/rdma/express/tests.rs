@@ -5,12 +5,16 @@ use std::{future::poll_fn, task::Poll, thread, time::Duration};
 use futures::future::join_all;
 
 use super::{
-    path::{ExpressOffer, ExpressPath, UnconnectedExpress},
+    path::{ExpressOffer, ExpressPath, ExpressSettings, UnconnectedExpress},
     queue::RingLayout,
 };
 use crate::{
     faults::Faults,
     transport::{
+        control::{
+            noise::Role,
+            seal::{StreamSeal, Way},
+        },
         data::{frame::Chain, slots::NO_SLOT},
         rdma::{tests::config, verbs::queue_pair::QueuePairConfig},
     },
@@ -26,11 +30,17 @@ fn opened(config: &QueuePairConfig) -> UnconnectedExpress {
 }
 
 fn connected(express: UnconnectedExpress, theirs: ExpressOffer) -> ExpressPath {
-    express.connect(theirs, 0, None, Faults::default()).unwrap()
+    let settings = ExpressSettings {
+        generation: 0,
+        busy_poll: None,
+        reports: [None, None],
+        faults: Faults::default(),
+    };
+    express.connect(theirs, settings).unwrap()
 }
 
 fn send(express: &ExpressPath, chain: &mut Chain) {
-    let header = chain.seal(NO_SLOT, &MESSAGE);
+    let header = chain.seal(NO_SLOT, &mut MESSAGE.clone());
     express.send(&header, &MESSAGE).unwrap();
 }
 
@@ -49,7 +59,7 @@ async fn receive(express: &ExpressPath, offset: u64) {
 
 /// One end of an express path: sends and receives in turns.
 async fn talk(express: &ExpressPath, begins: bool, rounds: u64) {
-    let mut chain = Chain::new(1);
+    let mut chain = Chain::new(StreamSeal::of_seed(1, Role::Dialer, None).guard(Way::Out));
     for round in 0..rounds {
         let offset = round * MESSAGE.len() as u64;
         if begins {

@@ -14,7 +14,11 @@ use crate::{
     Direction,
     faults::Faults,
     transport::{
-        control::state::State,
+        control::{
+            noise::Role,
+            seal::{Guard, StreamSeal},
+            state::State,
+        },
         data::{
             frame::{Chain, HEADER_BYTES},
             receive::SharedReceiver,
@@ -36,7 +40,7 @@ mod process;
 
 const CHUNK: usize = 256 << 10;
 const DEPTH: u32 = 4;
-const SEED: u64 = 9;
+const SEED: u8 = 9;
 
 /// A lock for the tests that pin memory, because one of them counts it.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -90,8 +94,8 @@ impl HostilePeer {
 
 /// Returns a region that has a frame, the first of its stream, whose payload is all `value`.
 fn frame(pair: &UnconnectedQueuePair, value: u8) -> Region {
-    let payload = vec![value; CHUNK];
-    let header = Chain::new(SEED).seal(0, &payload);
+    let mut payload = vec![value; CHUNK];
+    let header = Chain::new(Guard::of_seed(SEED)).seal(0, &mut payload);
     let bytes = HEADER_BYTES + CHUNK;
     let mut region = pair.register(bytes, MemoryAccess::Local).unwrap();
     region.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
@@ -114,6 +118,7 @@ async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
         busy_poll: None,
         faults: Faults::default(),
         copies,
+        seal: StreamSeal::of_seed(SEED, Role::Dialer, None),
     };
     let ours = plan.open(0, true).unwrap();
     let pair = UnconnectedQueuePair::build(&config, Posting::Inline).unwrap();
@@ -137,7 +142,7 @@ async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
     let state = State::new("hostB".to_owned(), Direction::Receive, 2);
     let renewal = Arc::new(RenewalShared::new(Arc::clone(&state), u64::MAX));
     let path = RdmaReceive::new(receive.unwrap(), renewal);
-    let receiver = SharedReceiver::new(path, DEPTH, SEED, Faults::default());
+    let receiver = SharedReceiver::new(path, DEPTH, Guard::of_seed(SEED), Faults::default());
     receiver.grant_all(&state);
     peer.write(ones).await;
     let next = |cx: &mut Context<'_>| match receiver.lock().next(&state, cx) {
