@@ -6,8 +6,9 @@ use std::{io, sync::Arc};
 use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
+    budget::ListBudget,
     destination::{DestinationEngine, ServedDestination},
-    order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy},
+    order::{CopyEnd, CopyOptions, CopyOrder, CopyRole, FromCopy, NameFilter},
     path::BaseDirectory,
     source::SourceEngine,
     written::WrittenPart,
@@ -35,6 +36,14 @@ pub(crate) struct CopyJob {
     /// True if earlier copies of the run may have written entries.
     has_earlier: bool,
     end: CopyEnd,
+}
+
+/// What a server gives to one of its copies.
+pub(crate) struct ServedCopy {
+    /// What the server decides if it writes.
+    pub(crate) destination: ServedDestination,
+    /// The memory for the lists of the copy.
+    pub(crate) budget: ListBudget,
 }
 
 /// What does the work of an agent of a copy.
@@ -106,14 +115,15 @@ impl Job for CopyJob {
 
 impl CopyJob {
     /// Checks the order of a copy and starts its engine. The paths of the order are relative to `base`; `~/` means the
-    /// home directory only if paths may lead anywhere. `served` is what a server decides of a destination.
+    /// home directory only if paths may lead anywhere. `served` is what a server gives to its copy, and what it decides
+    /// of a destination.
     ///
     /// # Errors
     ///
     /// Fails with a sentence for the user.
     pub(crate) fn prepare_in(
         base: &BaseDirectory,
-        served: Option<ServedDestination>,
+        served: Option<ServedCopy>,
         context: &JobContext,
         order: &Payload,
         edges: &OrderedEdges,
@@ -182,7 +192,7 @@ impl CopyJob {
 impl CopyEngine {
     fn prepare(
         base: &BaseDirectory,
-        served: Option<ServedDestination>,
+        served: Option<ServedCopy>,
         role: CopyRole,
         options: CopyOptions,
         threads: TaskTrackerToken,
@@ -194,11 +204,25 @@ impl CopyEngine {
                 resolved(path)
             }
         };
+        let (destination, budget) = match served {
+            None => (None, ListBudget::of_agent()),
+            Some(ServedCopy {
+                destination,
+                budget,
+            }) => (Some(destination), budget),
+        };
+        // Before the patterns are compiled.
+        if !budget.take(NameFilter::memory(&options.filters)) {
+            let why = budget.exceeded();
+            return Err(format!(
+                "too many patterns of --exclude and --include: {why}"
+            ));
+        }
         match role {
             CopyRole::Source(paths) => {
                 let paths = paths.into_iter().map(resolved).collect();
                 let engine = SourceEngine::prepare(base.clone(), paths, options, threads)?;
-                Ok(Self::Source(engine))
+                Ok(Self::Source(engine.with_budget(budget)))
             }
             CopyRole::Destination {
                 path,
@@ -207,8 +231,8 @@ impl CopyEngine {
             } => {
                 let path = resolved(path);
                 let engine = DestinationEngine::prepare(base, &path, sources, options)?;
-                let mut engine = engine.with_part(part);
-                if let Some(served) = served {
+                let mut engine = engine.with_part(part).with_budget(budget);
+                if let Some(served) = destination {
                     engine = engine.with_claims(served.claims);
                     engine = engine.with_existing_rights(served.existing);
                     if served.is_privileged {

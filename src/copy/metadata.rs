@@ -14,6 +14,8 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use uzers::{get_group_by_name, get_user_by_name};
 
+use super::bounded::{MAX_ATTRIBUTES, at_most};
+
 /// The metadata of an entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Metadata {
@@ -28,6 +30,7 @@ pub(crate) struct Metadata {
     /// The time of the last access.
     pub(crate) accessed: Timestamp,
     /// Extended attributes, ACLs among them: name and value. Empty unless all metadata are kept.
+    #[serde(deserialize_with = "at_most::<MAX_ATTRIBUTES, _, _>")]
     pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 

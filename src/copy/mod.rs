@@ -6,10 +6,13 @@
 //! [`order`] (rdcp and its agents), [`record`] (the lanes between the agents) and [`question`] (the control stream between
 //! them).
 
+mod bounded;
+pub(crate) mod budget;
 pub(crate) mod destination;
 mod holes;
 pub(crate) mod job;
 pub(crate) mod metadata;
+mod nameless;
 pub(crate) mod order;
 pub(crate) mod path;
 pub(crate) mod question;

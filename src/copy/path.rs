@@ -18,6 +18,9 @@ use super::temporary_names::{RESERVED, has_reserved, is_reserved};
 /// The most bytes of a name: the limit of Linux.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 
+/// The most bytes of a path from a peer. Linux takes paths of 4 KiB in one call; a tree can be deeper.
+const MAX_TREE_PATH_BYTES: usize = 64 << 10;
+
 /// The name of an entry in its directory: not empty, without `/` and NUL, and neither `.` nor `..`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
@@ -129,7 +132,8 @@ impl TryFrom<Vec<u8>> for RelativePath {
     type Error = InvalidName;
 
     fn try_from(bytes: Vec<u8>) -> Result<Self, InvalidName> {
-        if bytes.is_empty() || bytes.split(|&byte| byte == b'/').all(is_name) {
+        let is_short = bytes.len() <= MAX_TREE_PATH_BYTES;
+        if bytes.is_empty() || (is_short && bytes.split(|&byte| byte == b'/').all(is_name)) {
             Ok(Self(bytes))
         } else {
             Err(InvalidName)

@@ -1,6 +1,7 @@
 //! What the two ends of a copy ask each other, on the two-way edge beside the lanes. Pure, no I/O.
 //!
-//! Each message is a length (u32, little-endian, at most [`MAX_QUESTION_BYTES`]) and its encoding in postcard.
+//! Each message is a length (u32, little-endian) and its encoding in postcard, of at most [`MAX_QUESTION_BYTES`] from the
+//! source and [`MAX_ANSWER_BYTES`] from the destination.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -8,18 +9,22 @@ use tokio_util::codec::LengthDelimitedCodec;
 use twox_hash::XxHash3_64;
 
 use super::{
+    bounded::{MAX_ATTRIBUTES, at_most, at_most_if_any},
     metadata::{EntryKind, Timestamp},
     path::{EntryName, RelativePath},
 };
 
-/// The most bytes of one encoded message.
-pub(crate) const MAX_QUESTION_BYTES: usize = 4 << 20;
+/// The most bytes of one encoded message of the destination: the answers with the ranges of many files.
+pub(crate) const MAX_ANSWER_BYTES: usize = 4 << 20;
+
+/// The most bytes of one encoded message of the source.
+pub(crate) const MAX_QUESTION_BYTES: usize = 1 << 20;
 
 /// The most entries in one [`FromSource::Ask`] or [`FromSource::Names`].
 pub(crate) const MAX_ENTRIES: usize = 512;
 
 /// The most bytes of extended attributes in one [`FromSource::Ask`] without its last entry, and of one entry.
-pub(crate) const MAX_ASKED_ATTRIBUTE_BYTES: usize = 1 << 20;
+pub(crate) const MAX_ASKED_ATTRIBUTE_BYTES: usize = 256 << 10;
 
 /// A message from the source. The order of the variants is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +35,7 @@ pub(crate) enum FromSource {
         /// The folder.
         folder: RelativePath,
         /// At most [`MAX_ENTRIES`] entries of it, directories left out.
+        #[serde(deserialize_with = "at_most::<MAX_ENTRIES, _, _>")]
         entries: Vec<AskedEntry>,
     },
     /// With `--delete`: the names of all entries that the source has in a folder. What else the destination has there
@@ -38,6 +44,7 @@ pub(crate) enum FromSource {
         /// The folder.
         folder: RelativePath,
         /// At most [`MAX_ENTRIES`] names.
+        #[serde(deserialize_with = "at_most::<MAX_ENTRIES, _, _>")]
         names: Vec<EntryName>,
         /// True if these are the last names of the folder.
         last: bool,
@@ -82,6 +89,7 @@ pub(crate) struct AskedMetadata {
     /// The number of the group at the source.
     pub(crate) gid: u32,
     /// Extended attributes, ACLs among them: name and value. None if the source could not read them.
+    #[serde(deserialize_with = "at_most_if_any::<MAX_ATTRIBUTES, _, _>")]
     pub(crate) attributes: Option<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
@@ -89,7 +97,7 @@ pub(crate) struct AskedMetadata {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromDestination {
     /// Answers the oldest unanswered [`FromSource::Ask`]: one answer for each entry, in its order.
-    Answers(Vec<AnswerKind>),
+    Answers(#[serde(deserialize_with = "at_most::<MAX_ENTRIES, _, _>")] Vec<AnswerKind>),
     /// With `--remove-source-files`: this entry was not written, so the source keeps its file.
     NotWritten(RelativePath),
     /// The last message: everything has its final name, or was reported in [`NotWritten`](Self::NotWritten).
@@ -138,12 +146,12 @@ pub(crate) fn target_digest(target: &[u8]) -> u64 {
     XxHash3_64::oneshot(target)
 }
 
-/// Returns the codec for the frames of the messages.
-pub(crate) fn codec() -> LengthDelimitedCodec {
+/// Returns the codec for the frames of messages of so many bytes at most.
+pub(crate) fn codec(most_bytes: usize) -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder()
         .little_endian()
         .length_field_length(4)
-        .max_frame_length(MAX_QUESTION_BYTES)
+        .max_frame_length(most_bytes)
         .new_codec()
 }
 

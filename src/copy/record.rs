@@ -17,6 +17,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
+    bounded::at_most,
     metadata::{EntryKind, Metadata, Timestamp},
     path::{EntryName, RelativePath},
 };
@@ -27,6 +28,9 @@ pub(crate) const PREFIX_BYTES: usize = 8;
 /// The most bytes of an encoded record: the longest path that Linux accepts, and as many extended attributes as Linux
 /// lists for one file (64 KiB of names), with their values.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
+
+/// The most directories above a folder: more than the longest path of Linux has, because a tree can be deeper.
+const MAX_ABOVE: usize = 32 << 10;
 
 /// The most bytes of contents behind one record.
 pub(crate) const MAX_CONTENT_BYTES: usize = 64 << 20;
@@ -48,6 +52,7 @@ pub(crate) enum LaneRecord {
         metadata: Option<Metadata>,
         /// The modes of the directories above that are copied too, the nearest first: another lane may not have named
         /// them yet. Empty if all metadata are kept, because modes are then set at the end.
+        #[serde(deserialize_with = "at_most::<MAX_ABOVE, _, _>")]
         above: Vec<u32>,
     },
     /// A whole file, whose contents follow.

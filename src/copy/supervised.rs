@@ -59,6 +59,8 @@ pub(crate) struct CopyWork {
     news: Vec<(usize, CopyNews)>,
     failed: u64,
     ends: [Option<CopyEnd>; 2],
+    /// True if the destination was told what earlier copies have written.
+    has_told_written: bool,
     /// What this copy and earlier ones of the run have written.
     written: WrittenEntries,
 }
@@ -119,6 +121,7 @@ impl CopyWork {
             news: Vec::new(),
             failed: 0,
             ends: [None, None],
+            has_told_written: false,
             written,
         }
     }
@@ -228,7 +231,12 @@ impl SupervisedWork for CopyWork {
                 return Ok(Vec::new());
             }
             FromCopy::News(news) => news,
-            FromCopy::AskWritten => return self.written_parts(agent),
+            FromCopy::AskWritten if agent == DESTINATION && !self.has_told_written => {
+                self.has_told_written = true;
+                return self.written_parts(agent);
+            }
+            // An agent that asks again would fill the queue of messages to it.
+            FromCopy::AskWritten => return Ok(Vec::new()),
             FromCopy::Written(part) => {
                 if agent == DESTINATION {
                     self.written.add(part);

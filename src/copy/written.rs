@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// ten million entries.
 const MAX_BLOCKS: usize = 1 << 18;
 
+/// The bytes of a block in the table of a set, which doubles its size as it grows.
+pub(crate) const BLOCK_BYTES: usize = 80;
+
 /// The most blocks in one message: each takes at most 30 bytes, and a payload may have 256 KiB.
 const PART_BLOCKS: usize = 8000;
 
@@ -32,11 +35,28 @@ pub(crate) struct WrittenPart {
     pub(crate) is_last: bool,
 }
 
+impl WrittenPart {
+    /// Returns the number of blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+}
+
 impl WrittenEntries {
     /// Adds an entry. Returns true if the set did not have it. A set that is full adds none.
     pub(crate) fn insert(&mut self, entry: EntryId) -> bool {
         let (block, bit) = place(entry);
         self.insert_block(block, bit)
+    }
+
+    /// Returns true if the set takes more memory with this entry.
+    pub(crate) fn grows_with(&self, entry: EntryId) -> bool {
+        self.blocks.len() < MAX_BLOCKS && !self.blocks.contains_key(&place(entry).0)
+    }
+
+    /// Notes that the set lacks entries for which it has no room.
+    pub(crate) fn set_full(&mut self) {
+        self.is_full = true;
     }
 
     /// Removes an entry.

@@ -13,7 +13,10 @@ use futures::{SinkExt, StreamExt};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     process::Child,
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    sync::{
+        OwnedSemaphorePermit, Semaphore,
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    },
     time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_util::{
@@ -158,13 +161,21 @@ pub(crate) struct AgentSession {
     pace: Arc<StderrPace>,
 }
 
+/// The room for what a session reads.
+pub(crate) struct SessionRoom {
+    /// Waits until there is room for more lines of stderr.
+    pub(crate) lines: Room,
+    /// The room for messages, in KiB.
+    pub(crate) messages: Arc<Semaphore>,
+}
+
 /// An event of a session with an agent.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
     /// A line of stderr, or one that the login shell printed before the greeting.
     StderrLine(String),
-    /// A message of the agent.
-    Message(FromAgent),
+    /// A message of the agent, and its room. The session reads on while there is room for its next message.
+    Message(FromAgent, OwnedSemaphorePermit),
     /// The last event: the process that led to the agent has exited, or could not be started.
     Closed(SessionEnd),
 }
@@ -181,22 +192,23 @@ pub(crate) struct SessionEnd {
 impl AgentSession {
     /// Starts the process that leads to the agent, or connects to the server that takes its place, and exchanges
     /// messages with it on the current runtime. Calls `events` for each event; a process that cannot be started is one
-    /// too. Reads stderr only while there is `room` for its lines.
+    /// too. Reads stderr and messages only while there is `room` for them.
     pub(crate) fn open(
         route: AgentRoute,
         silence: Duration,
-        room: Room,
+        room: SessionRoom,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
     ) -> Self {
         let (messages, queue) = unbounded_channel();
         let cut = CancellationToken::new();
-        let pace = Arc::new(StderrPace::new(room));
+        let pace = Arc::new(StderrPace::new(room.lines));
         let task = SessionTask {
             silence,
             events: Arc::new(events),
             stderr_lines: Arc::default(),
             cut: cut.clone(),
             pace: Arc::clone(&pace),
+            room: room.messages,
             greeted: false,
         };
         tokio::spawn(task.run(route, queue));
@@ -236,6 +248,7 @@ struct SessionTask {
     stderr_lines: Arc<Mutex<VecDeque<String>>>,
     cut: CancellationToken,
     pace: Arc<StderrPace>,
+    room: Arc<Semaphore>,
     greeted: bool,
 }
 
@@ -381,7 +394,12 @@ impl SessionTask {
                     if matches!(message, FromAgent::Report(_)) {
                         self.pace.end();
                     }
-                    (self.events)(SessionEvent::Message(message));
+                    let kib = u32::try_from(bytes.len() / 1024 + 1).unwrap_or(u32::MAX);
+                    let room = Arc::clone(&self.room).acquire_many_owned(kib).await;
+                    let Ok(room) = room else {
+                        return SessionFault::Cut;
+                    };
+                    (self.events)(SessionEvent::Message(message, room));
                 }
                 Err(_) => return SessionFault::Invalid,
             }

@@ -20,6 +20,7 @@ use std::{
 
 use tokio::{
     sync::{
+        OwnedSemaphorePermit, Semaphore,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         oneshot,
     },
@@ -35,7 +36,7 @@ use super::{
     protocol::{
         EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, Work, WorkFault,
     },
-    session::{AgentRoute, AgentSession, SessionEnd, SessionEvent},
+    session::{AgentRoute, AgentSession, SessionEnd, SessionEvent, SessionRoom},
 };
 
 use crate::options::StreamOptions;
@@ -199,12 +200,19 @@ pub(crate) struct RunOutcome {
     pub(crate) signal: Option<u8>,
 }
 
+/// The most messages of agents that wait for the driver, in KiB: some of the longest. A session that has no room for its
+/// next message reads no more.
+const WAITING_KIB: usize = 4 << 10;
+
+/// An event, and the room that it takes in the queue.
+type QueuedEvent = (Event, Option<OwnedSemaphorePermit>);
+
 /// The sending end of the driver's event queue, for sessions and local edges.
 #[derive(Clone)]
-pub(crate) struct EventSender(UnboundedSender<Event>);
+pub(crate) struct EventSender(UnboundedSender<QueuedEvent>);
 
 /// The receiving end of the driver's event queue.
-pub(crate) struct EventQueue(UnboundedReceiver<Event>);
+pub(crate) struct EventQueue(UnboundedReceiver<QueuedEvent>);
 
 /// Returns both ends of a new event queue.
 pub(crate) fn event_queue() -> (EventSender, EventQueue) {
@@ -221,14 +229,14 @@ impl EventSender {
         let Self(sender) = self.clone();
         move |event| {
             // The driver has returned when the run has ended: later events are dropped.
-            let _ = sender.send(Event::Local(edge, event));
+            let _ = sender.send((Event::Local(edge, event), None));
         }
     }
 
     /// Queues a message for the application of an agent.
     pub(crate) fn request(&self, agent: usize, message: Payload) {
         // The driver has returned when the run has ended: later messages are dropped.
-        let _ = self.0.send(Event::Request(agent, message));
+        let _ = self.0.send((Event::Request(agent, message), None));
     }
 
     /// Returns a function that queues the events of a session. Lines of stderr are shown to the user directly.
@@ -241,8 +249,10 @@ impl EventSender {
         move |event| {
             let event = match event {
                 SessionEvent::StderrLine(line) => return notify(Notice::StderrLine(agent, line)),
-                SessionEvent::Message(message) => Event::Message(agent, message),
-                SessionEvent::Closed(end) => Event::Closed(agent, end),
+                SessionEvent::Message(message, room) => {
+                    (Event::Message(agent, message), Some(room))
+                }
+                SessionEvent::Closed(end) => (Event::Closed(agent, end), None),
             };
             let _ = sender.send(event);
         }
@@ -298,9 +308,14 @@ impl<W: SupervisedWork> Driver<W> {
             mut observe,
         } = self;
         let started = Instant::now();
+        let waiting = Arc::new(Semaphore::new(WAITING_KIB));
         let open = |(agent, route)| {
             let events = events.session(agent, Arc::clone(&notify));
-            AgentSession::open(route, silence, Arc::clone(&room), events)
+            let room = SessionRoom {
+                lines: Arc::clone(&room),
+                messages: Arc::clone(&waiting),
+            };
+            AgentSession::open(route, silence, room, events)
         };
         let sessions: Vec<_> = routes.into_iter().enumerate().map(open).collect();
         let runner = ActionRunner {
@@ -311,7 +326,7 @@ impl<W: SupervisedWork> Driver<W> {
         let mut signal = Box::pin(caught(signal));
         loop {
             let event = tokio::select! {
-                Some(event) = queue.0.recv() => event,
+                Some((event, _room)) = queue.0.recv() => event,
                 event = &mut signal => {
                     signal = Box::pin(caught(never()));
                     event

@@ -282,8 +282,8 @@ pub(crate) const DEFAULT_PORT: u16 = 10470;
 /// The most clients at a time without `--max-clients`.
 pub(crate) const DEFAULT_CLIENTS: u16 = 64;
 
-/// The memory for all clients without `-m`: 16 MiB for each of [`DEFAULT_CLIENTS`].
-pub(crate) const DEFAULT_MEMORY: u64 = 1 << 30;
+/// The memory for all clients without `-m`: 32 MiB for each of [`DEFAULT_CLIENTS`].
+pub(crate) const DEFAULT_MEMORY: u64 = 2 << 30;
 
 /// The time that copies have to end after SIGTERM without `--grace`.
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(60);
@@ -317,7 +317,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) max_clients: Option<u16>,
 
-    /// Use at most this much memory for the data of all copies, with K, M or G for powers of 1024 [default: 1G]
+    /// Use at most this much memory for all copies, with K, M or G for powers of 1024 [default: 2G]
     #[arg(short, long, value_name = "SIZE", requires = "serve", value_parser = options::size)]
     pub(crate) memory: Option<u64>,
 

@@ -302,7 +302,7 @@ impl AskedFolder {
             AnswerKind::Compare(digests(state, &part, blocks)?)
         };
         let local = self.placed.path.join(name);
-        let is_kept = state.options.dry_run || shared.large.promise(local, promise);
+        let is_kept = state.options.dry_run || shared.large.promise(state, local, promise);
         is_kept.then_some(answer)
     }
 }

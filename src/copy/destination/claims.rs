@@ -24,7 +24,7 @@ use rustix::{
 use super::state::{errno_text, lock};
 use crate::copy::path::{EntryName, RelativePath};
 
-/// The most targets of one copy: more than a command line holds, and some 30 MiB for a client that makes up names.
+/// The most targets of one copy: more than a command line holds.
 const MAX_TARGETS: usize = 1 << 17;
 
 /// The most directories above a target that are looked at. Linux accepts paths of at most 4095 bytes.
@@ -117,6 +117,11 @@ impl DestinationClaims {
 }
 
 impl CopyClaims {
+    /// Returns true if the copy has claimed or tried to claim `target`.
+    pub(super) fn knows(&self, target: &RelativePath) -> bool {
+        lock(&self.own).targets.contains_key(target)
+    }
+
     /// Claims `target`, a local path. The target itself need not exist. `open_place` opens the directory that the
     /// targets of the copy are in; for the empty path, that is the target.
     ///

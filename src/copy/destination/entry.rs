@@ -52,8 +52,6 @@ pub(super) struct CurrentFolder {
     pub(super) entries: EntryNames,
     /// The folder.
     pub(super) fd: OwnedFd,
-    /// True if this run has made the folder.
-    pub(super) is_made: bool,
     /// The device and the inode of the folder.
     pub(super) id: EntryId,
     /// True if this copy or an earlier one of the run has made the folder.
@@ -146,7 +144,7 @@ impl CurrentFolder {
         name: &EntryName,
         metadata: &Metadata,
     ) -> rustix::io::Result<NewFile> {
-        let replaced = replaced_file(state, self.fd.as_fd(), name, self.is_made);
+        let replaced = replaced_file(state, self.fd.as_fd(), name, self.is_of_run);
         let note = |text| state.note(text);
         let fd = self.fd.as_fd();
         let is_in_place = self.is_append_only;
@@ -350,9 +348,9 @@ pub(super) fn replaced_file(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
     name: &EntryName,
-    is_made: bool,
+    is_of_run: bool,
 ) -> Option<ReplacedFile> {
-    if state.keeper.keeps_all() || is_made {
+    if state.keeper.keeps_all() || is_of_run {
         return None;
     }
     let stat = statat(folder, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).ok()?;

@@ -2,8 +2,7 @@
 //! them their metadata at the end.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    mem,
+    collections::{HashMap, HashSet},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Mutex,
@@ -13,13 +12,14 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, chmodat, fchmod, fstat, mkdirat,
+        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, chmodat, fchmod, fstat, mkdirat,
         openat, openat2, statat,
     },
     io::Errno,
 };
 
 use super::{
+    folder_ends::{FolderEnd, FolderEnds},
     mirror::Deletion,
     placement::{EntryNames, PlacedFolder},
     state::{DestinationShared, DestinationState, add, errno_text, lock},
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     copy::{
+        budget::PATH_ENTRY_BYTES,
         job::CopyError,
         metadata::Metadata,
         path::{EntryName, RelativePath},
@@ -34,10 +35,6 @@ use crate::{
     },
     fd::sync,
 };
-
-/// The most bytes of extended attributes that are kept for folders, all in all: they are set at the end. A peer decides
-/// how many folders there are, and may thus use memory; this keeps the use small for each folder.
-const MAX_ATTRIBUTE_BYTES: usize = 64 << 20;
 
 /// The longest local path: the limit of Linux, with its terminating zero.
 const MAX_PATH_BYTES: usize = 4095;
@@ -54,7 +51,9 @@ const NEW_PARENT_BITS: u32 = 0o777;
 /// The folders that the source has named, by their local paths.
 #[derive(Debug, Default)]
 pub(super) struct FolderTable {
-    records: Mutex<FolderRecords>,
+    ends: Mutex<FolderEnds>,
+    /// Locked while a folder is made whose owner does not have all rights at once.
+    making: Mutex<()>,
     /// Locked while something that is not a folder is removed, to make room for one.
     room: Mutex<()>,
     /// In a dry run: what is in the way of folders, and true if it would be removed.
@@ -63,41 +62,11 @@ pub(super) struct FolderTable {
     failed: Mutex<HashSet<RelativePath>>,
 }
 
-#[derive(Debug, Default)]
-struct FolderRecords {
-    records: BTreeMap<RelativePath, FolderRecord>,
-    attribute_bytes: usize,
-}
-
-/// What is known of a folder.
-#[derive(Debug, Default)]
-struct FolderRecord {
-    metadata: Option<Metadata>,
-    /// True if this run has made the folder.
-    is_made: bool,
-    /// The bits of the owner that the system gave to the folder when it was made.
-    owner_bits: u32,
-    /// The mode before this run gave the owner the right to write in the folder.
-    locked: Option<Mode>,
-}
-
-impl FolderRecord {
-    /// Returns the bits of the owner that a folder which does not keep all metadata has at the end, if it may have
-    /// others until then.
-    fn final_owner_bits(&self) -> Option<u32> {
-        let metadata = self.metadata.as_ref().filter(|_| self.is_made)?;
-        let bits = metadata.mode & self.owner_bits;
-        (bits != OWNER_BITS).then_some(bits & OWNER_BITS)
-    }
-}
-
 /// A folder that is open.
 #[derive(Debug)]
 pub(super) struct OpenFolder {
     /// The folder.
     pub(super) fd: OwnedFd,
-    /// True if this run has made the folder, so that everything in it is of this run.
-    pub(super) is_made: bool,
     /// The device and the inode of the folder.
     pub(super) id: EntryId,
     /// True if this copy or an earlier one of the run has made the folder.
@@ -144,16 +113,24 @@ impl FolderTable {
             Err(errno) => return Err(cannot_open(errno)),
         };
         let is_copied = metadata.is_some();
-        let is_made = self.record(state, local, metadata);
+        let metadata = metadata.filter(|_| state.keeper.keeps_all());
+        if metadata.is_some() || state.options.fsync {
+            self.add_end(
+                state,
+                &FolderEnd {
+                    metadata,
+                    ..FolderEnd::bare(local.clone())
+                },
+            );
+        }
         if is_copied || state.placement.target_of(local).is_some() {
             self.unlock(state, local, fd.as_fd());
         }
         let stat = fstat(&fd).map_err(errno_text)?;
         Ok(OpenFolder {
             fd,
-            is_made,
             id: id_of(&stat),
-            is_of_run: is_made || state.written.contains(&stat),
+            is_of_run: state.written.contains(&stat),
         })
     }
 
@@ -199,13 +176,27 @@ impl FolderTable {
         if let Err(why) = made {
             state.fail(local, format!("{why}; nothing in it would be written"));
         }
-        foreseen.insert(local.clone(), is_made);
+        if state
+            .keep(local.as_bytes().len() + PATH_ENTRY_BYTES)
+            .is_ok()
+        {
+            foreseen.insert(local.clone(), is_made);
+        }
         is_made
     }
 
     /// Reports once that nothing was written in the folder at a local path.
     pub(super) fn fail(&self, state: &DestinationState, local: &RelativePath, why: &str) {
-        if lock(&self.failed).insert(local.clone()) {
+        let mut failed = lock(&self.failed);
+        let is_new = !failed.contains(local)
+            && state
+                .keep(local.as_bytes().len() + PATH_ENTRY_BYTES)
+                .is_ok();
+        if is_new {
+            failed.insert(local.clone());
+        }
+        drop(failed);
+        if is_new {
             state.fail(local, format!("{why}; nothing in it was written"));
         }
     }
@@ -214,7 +205,7 @@ impl FolderTable {
     ///
     /// # Errors
     ///
-    /// Fails only if the work is cancelled; other failures are reported.
+    /// Fails if the work is cancelled or the list of folders cannot be read; other failures are reported.
     ///
     /// # Cancel safety
     ///
@@ -227,12 +218,13 @@ impl FolderTable {
             if state.halt.is_cancelled() {
                 return Err(CopyError::Cancelled);
             }
-            // A folder is a prefix of what is in it, so it comes later in the reversed order of the paths.
-            let Some((local, record)) = lock(&self.records).records.pop_last() else {
-                break;
-            };
-            if let Err(why) = finish_folder(state, &local, &record) {
-                state.fail(&local, format!("cannot finish the directory: {why}"));
+            let next = lock(&self.ends).pop();
+            let next = next.map_err(|error| {
+                CopyError::Local(format!("cannot read the list of directories: {error}"))
+            })?;
+            let Some((end, locked)) = next else { break };
+            if let Err(why) = finish_folder(state, &end, locked) {
+                state.fail(&end.local, format!("cannot finish the directory: {why}"));
             }
         }
         Ok(())
@@ -241,12 +233,9 @@ impl FolderTable {
     /// Gives the folders that were not finished the modes that they had before a normal user got the right to write in
     /// them.
     pub(super) fn lock_again(&self, state: &DestinationState) {
-        let records = mem::take(&mut lock(&self.records).records);
-        for (local, record) in records.into_iter().rev() {
-            if let Some(mode) = record.locked {
-                if let Ok(folder) = open_directory(state.placement.root(), &local) {
-                    set_mode(folder.as_fd(), mode);
-                }
+        while let Some((local, mode)) = lock(&self.ends).pop_locked() {
+            if let Ok(folder) = open_directory(state.placement.root(), &local) {
+                set_mode(folder.as_fd(), mode);
             }
         }
     }
@@ -258,38 +247,19 @@ impl FolderTable {
             return;
         }
         if let Some(mode) = make_writable(folder) {
-            let mut table = lock(&self.records);
-            let record = table.records.entry(local.clone()).or_default();
-            record.locked.get_or_insert(mode);
+            // Without memory for the mode the copy ends, and the folder gets it back now.
+            if lock(&self.ends).lock(state, local, mode).is_err() {
+                set_mode(folder, mode);
+            }
         }
     }
 
-    /// Notes a folder. Returns true if this run has made it.
-    fn record(
-        &self,
-        state: &DestinationState,
-        local: &RelativePath,
-        metadata: Option<Metadata>,
-    ) -> bool {
-        let mut table = lock(&self.records);
-        let FolderRecords {
-            records,
-            attribute_bytes,
-        } = &mut *table;
-        let record = records.entry(local.clone()).or_default();
-        if let Some(mut metadata) = metadata {
-            // Several lanes may name the folder.
-            *attribute_bytes -= record.metadata.as_ref().map_or(0, bytes_of_attributes);
-            let bytes = bytes_of_attributes(&metadata);
-            if *attribute_bytes + bytes > MAX_ATTRIBUTE_BYTES {
-                metadata.attributes.clear();
-                state.note("attributes of some directories were not kept: too many".to_owned());
-            } else {
-                *attribute_bytes += bytes;
-            }
-            record.metadata = Some(metadata);
+    /// Adds a folder to those that something is done to at the end.
+    fn add_end(&self, state: &DestinationState, end: &FolderEnd) {
+        if let Err(error) = lock(&self.ends).push(state, end) {
+            let why = format!("cannot keep a list of directories: {error}");
+            state.end_early(&CopyError::Local(why));
         }
-        record.is_made
     }
 
     /// Makes the folder at a local path, and those above it that are missing. With the option to delete, whatever is
@@ -363,6 +333,7 @@ impl FolderTable {
     ) -> Result<OwnedFd, String> {
         let cannot = |errno| format!("cannot make the directory: {}", errno_text::<Errno>(errno));
         let keeper = &state.keeper;
+        let source_mode = mode.filter(|_| state.placement.target_of(local).is_some());
         let mode = if state.placement.target_of(local).is_none() {
             NEW_PARENT_BITS
         } else {
@@ -370,7 +341,7 @@ impl FolderTable {
         };
         // No other lane opens the folder before the owner has all rights.
         let gives_all = keeper.is_root() || keeper.gives_new_folders(directory.as_fd(), OWNER_BITS);
-        let table = (!gives_all).then(|| lock(&self.records));
+        let making = (!gives_all).then(|| lock(&self.making));
         match mkdirat(directory, name, Mode::from_raw_mode(mode | OWNER_BITS)) {
             Ok(()) => {}
             // Another lane has made it.
@@ -383,12 +354,20 @@ impl FolderTable {
         if !gives_all {
             make_writable(folder.as_fd());
         }
-        let mut table = table.unwrap_or_else(|| lock(&self.records));
-        let record = table.records.entry(local.clone()).or_default();
-        record.is_made = true;
-        record.owner_bits = stat.st_mode & OWNER_BITS;
-        drop(table);
+        drop(making);
         state.written.note(&stat);
+        let owner_bits = source_mode.map(|mode| mode & stat.st_mode & OWNER_BITS);
+        let takes_owner_bits = !keeper.keeps_all() && !keeper.keeps_directories_usable();
+        let owner_bits = owner_bits.filter(|bits| takes_owner_bits && *bits != OWNER_BITS);
+        if owner_bits.is_some() {
+            self.add_end(
+                state,
+                &FolderEnd {
+                    owner_bits,
+                    ..FolderEnd::bare(local.clone())
+                },
+            );
+        }
         Ok(folder)
     }
 
@@ -418,11 +397,6 @@ impl FolderTable {
         self.unlock(state, local, directory.as_fd());
         Ok(directory)
     }
-}
-
-fn bytes_of_attributes(metadata: &Metadata) -> usize {
-    let sizes = metadata.attributes.iter();
-    sizes.map(|(name, value)| name.len() + value.len()).sum()
 }
 
 fn cannot_open(errno: Errno) -> String {
@@ -487,40 +461,43 @@ pub(crate) fn set_mode(folder: BorrowedFd<'_>, mode: Mode) {
 
 fn finish_folder(
     state: &DestinationState,
-    local: &RelativePath,
-    record: &FolderRecord,
+    end: &FolderEnd,
+    locked: Option<Mode>,
 ) -> Result<(), String> {
-    let keeps_all = state.keeper.keeps_all();
-    let takes_owner_bits = !keeps_all && !state.keeper.keeps_directories_usable();
-    let owner_bits = record.final_owner_bits().filter(|_| takes_owner_bits);
-    let kept = record.metadata.as_ref().filter(|_| keeps_all);
-    let is_changed = kept.is_some() || owner_bits.is_some() || record.locked.is_some();
-    if !is_changed && !state.options.fsync {
-        return Ok(());
-    }
+    let local = &end.local;
     let folder = open_directory(state.placement.root(), local).map_err(errno_text)?;
-    if let Some(metadata) = kept {
+    if let Some(metadata) = &end.metadata {
         let stat = fstat(&folder).map_err(errno_text)?;
+        if is_finished(state, &stat, metadata) {
+            return Ok(());
+        }
         let note = |text| state.note(text);
         let keeper = &state.keeper;
-        let may_change = record.is_made || state.existing.replaces;
+        let may_change = state.written.contains(&stat) || state.existing.replaces;
         if state.placement.is_served_itself(local) {
             keeper.note_served(&stat, metadata, &note);
         } else if may_change {
             keeper.apply_to_folder(folder.as_fd(), &stat, metadata, &note);
         }
-    } else if let Some(bits) = owner_bits {
+    } else if let Some(bits) = end.owner_bits {
         // All other bits are those that the system gave to the folder. With an ACL, they stand for its mask.
         let mode = fstat(&folder).map_err(errno_text)?.st_mode & 0o7777;
         let mode = Mode::from_raw_mode(mode & !OWNER_BITS | bits);
         fchmod(&folder, mode).map_err(errno_text)?;
-    } else if let Some(mode) = record.locked {
+    } else if let Some(mode) = locked {
         set_mode(folder.as_fd(), mode);
     }
     if state.options.fsync {
         sync(folder.as_fd()).map_err(errno_text)?;
     }
     Ok(())
+}
+
+/// Returns true if a folder has got its metadata before, and its owner has lost the right to write in it: several lanes
+/// have named it.
+fn is_finished(state: &DestinationState, stat: &Stat, metadata: &Metadata) -> bool {
+    let mode = stat.st_mode & 0o7777;
+    !state.keeper.is_root() && mode & OWNER_BITS != OWNER_BITS && mode == metadata.mode & 0o7777
 }
 
 /// How often an open is repeated that the kernel gave up because of a rename at the same time.

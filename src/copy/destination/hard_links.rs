@@ -6,11 +6,14 @@ use std::{
     hash::{BuildHasher, RandomState},
     io::{self, BufReader, BufWriter, Read, Seek, Write},
     os::fd::{AsFd, OwnedFd},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
-    fs::{AtFlags, MemfdFlags, Mode, OFlags, Stat, fstat, linkat, memfd_create, openat, statat},
+    fs::{AtFlags, Stat, fstat, linkat, statat},
     io::Errno,
 };
 
@@ -21,17 +24,21 @@ use super::{
     state::{DestinationState, add, errno_text, lock},
     written::id_of,
 };
-use crate::copy::path::{EntryName, RelativePath};
-
-/// The most failed entries that are remembered, so that no link is made to one.
-const MAX_FAILED: usize = 1 << 20;
+use crate::copy::{
+    budget::SET_ENTRY_BYTES,
+    nameless::NamelessFile,
+    path::{EntryName, RelativePath},
+};
 
 /// The hard links that are to be made, in a file without a name: their number is not bounded, the memory is.
 #[derive(Debug, Default)]
 pub(super) struct HardLinkSpool {
     file: Mutex<Option<BufWriter<File>>>,
+    is_in_memory: AtomicBool,
     /// Entries that were not written, by the hashes of their paths: an older file may have the name.
     failed: Mutex<HashSet<u64>>,
+    /// True if the copy had no memory to remember all of them.
+    lacks_failed: AtomicBool,
     keys: RandomState,
 }
 
@@ -56,8 +63,18 @@ impl HardLinkSpool {
         let mut file = lock(&self.file);
         let file = match &mut *file {
             Some(file) => file,
-            empty => empty.insert(BufWriter::new(nameless_file(state)?)),
+            empty => {
+                let made = NamelessFile::make(Some(state.placement.root()))?;
+                self.is_in_memory
+                    .store(made.is_in_memory, Ordering::Relaxed);
+                empty.insert(BufWriter::new(made.file))
+            }
         };
+        let bytes = link.path.as_bytes().len() + link.target.as_bytes().len() + 9;
+        if self.is_in_memory.load(Ordering::Relaxed) && state.keep(bytes).is_err() {
+            // The copy has ended with its own reason.
+            return Ok(());
+        }
         file.write_all(&[u8::from(link.is_kept)])?;
         for path in [&link.path, &link.target] {
             let length = u32::try_from(path.as_bytes().len()).map_err(io::Error::other)?;
@@ -68,10 +85,11 @@ impl HardLinkSpool {
     }
 
     /// Remembers that an entry was not written.
-    pub(super) fn add_failed(&self, path: &RelativePath) {
-        let mut failed = lock(&self.failed);
-        if failed.len() < MAX_FAILED {
-            failed.insert(self.keys.hash_one(path.as_bytes()));
+    pub(super) fn add_failed(&self, state: &DestinationState, path: &RelativePath) {
+        if state.budget().take_spare(SET_ENTRY_BYTES) {
+            lock(&self.failed).insert(self.keys.hash_one(path.as_bytes()));
+        } else {
+            self.lacks_failed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -111,6 +129,10 @@ impl HardLinkSpool {
         let cannot = |errno| format!("cannot make the hard link: {}", errno_text::<Errno>(errno));
         if lock(&self.failed).contains(&self.keys.hash_one(target.as_bytes())) {
             return Err("cannot make the hard link: its file was not written".to_owned());
+        }
+        if self.lacks_failed.load(Ordering::Relaxed) {
+            let why = "cannot make the hard link: so many files were not written that its file may be one of them";
+            return Err(why.to_owned());
         }
         let (folder, name) = state.placement.entry(path)?;
         let local = folder.join(&name);
@@ -197,13 +219,4 @@ impl LinkReader {
         self.0.read_exact(&mut path)?;
         path.try_into().map_err(io::Error::other)
     }
-}
-
-/// Returns a file without a name in the destination's file system, or in memory if that has no such files.
-fn nameless_file(state: &DestinationState) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let mode = Mode::from_raw_mode(0o600);
-    let file = openat(state.placement.root(), ".", flags, mode);
-    let file = file.or_else(|_| memfd_create("rdcp-hard-links", MemfdFlags::CLOEXEC))?;
-    Ok(file.into())
 }

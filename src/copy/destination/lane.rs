@@ -19,6 +19,7 @@ use super::{
 use crate::{
     Stream,
     copy::{
+        budget::SET_ENTRY_BYTES,
         job::CopyError,
         metadata::{EntryKind, LocalOwners, Metadata},
         path::{EntryName, RelativePath},
@@ -159,6 +160,7 @@ impl LaneWriter {
             LaneRecord::LargeFileChanged { id } => self.drop_broken(id, PartUse::None),
             LaneRecord::Hole { id, start, end } => self.write_hole(id, start, end).await,
             LaneRecord::Owner { user, group } => {
+                self.shared.state.keep(2 * SET_ENTRY_BYTES)?;
                 let few = self.owners.add_names(user, group);
                 few.then_some(()).ok_or_else(|| broken("too many owners"))
             }
@@ -228,7 +230,6 @@ impl LaneWriter {
                 local: placed.path,
                 entries: placed.entries,
                 fd: folder.fd,
-                is_made: folder.is_made,
                 id: folder.id,
                 is_of_run: folder.is_of_run,
                 fresh: None,
@@ -415,7 +416,7 @@ impl LaneWriter {
     /// Keeps the path of an entry that was not written, if something depends on it.
     pub(super) fn keep_unwritten(&mut self, wire: RelativePath) {
         if self.shared.state.options.archive {
-            self.shared.links.add_failed(&wire);
+            self.shared.links.add_failed(&self.shared.state, &wire);
         }
         if self.shared.state.options.remove_source_files {
             self.unwritten.push(wire);

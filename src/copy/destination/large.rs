@@ -21,13 +21,16 @@ use super::{
     part_file::{MAX_PROMISES, PartPromise},
     state::{DestinationState, add, lock},
 };
-use crate::copy::{job::CopyError, path::RelativePath, question::ByteRange, record::LargeFile};
+use crate::copy::{
+    budget::{PATH_ENTRY_BYTES, SET_ENTRY_BYTES},
+    job::CopyError,
+    path::RelativePath,
+    question::ByteRange,
+    record::LargeFile,
+};
 
 /// The most files that are open at a time: each needs three descriptors, of the 1,024 that a process usually has.
 pub(super) const MAX_OPEN: usize = 64;
-
-/// The most files whose parts are dropped, because they could not be written.
-const MAX_ABANDONED: usize = 1 << 20;
 
 /// The files that arrive in parts.
 #[derive(Debug, Default)]
@@ -83,9 +86,14 @@ impl LargeTable {
                 Err(broken("too many large files at the same time"))
             }
             Entry::Vacant(entry) => {
-                match LargeTarget::open(state, folders, file, |local| self.take_promise(local)) {
+                state.keep(bytes_of(file))?;
+                let take_promise = |local: &RelativePath| self.take_promise(state, local);
+                match LargeTarget::open(state, folders, file, take_promise) {
                     Ok(target) => Ok(Ok(Arc::clone(entry.insert(Arc::new(target))))),
-                    Err(why) => Ok(Err(why)),
+                    Err(why) => {
+                        state.budget().give_back(bytes_of(file));
+                        Ok(Err(why))
+                    }
                 }
             }
         }
@@ -95,19 +103,22 @@ impl LargeTable {
     ///
     /// # Errors
     ///
-    /// Fails if this happens to too many files.
-    pub(super) fn abandon(&self, id: u64) -> Result<bool, CopyError> {
+    /// Fails if the copy has no memory to remember that.
+    pub(super) fn abandon(&self, state: &DestinationState, id: u64) -> Result<bool, CopyError> {
+        self.remove(state, id);
         let mut files = lock(&self.files);
-        files.open.remove(&id);
-        if files.abandoned.len() >= MAX_ABANDONED {
-            return Err(broken("too many large files that cannot be written"));
+        if files.abandoned.contains(&id) {
+            return Ok(false);
         }
+        state.keep(SET_ENTRY_BYTES)?;
         Ok(files.abandoned.insert(id))
     }
 
     /// Forgets a file that is complete.
-    pub(super) fn remove(&self, id: u64) {
-        lock(&self.files).open.remove(&id);
+    pub(super) fn remove(&self, state: &DestinationState, id: u64) {
+        if let Some(target) = lock(&self.files).open.remove(&id) {
+            state.budget().give_back(bytes_of(&target.file));
+        }
     }
 
     /// Forgets every file. Those that are not complete stay under their temporary names, if they are large enough.
@@ -116,20 +127,47 @@ impl LargeTable {
         files.open.drain().map(|(_, target)| target).collect()
     }
 
-    /// Remembers what the source was told of a file. Returns false if too many files are remembered.
-    pub(super) fn promise(&self, local: RelativePath, promise: PartPromise) -> bool {
+    /// Remembers what the source was told of a file. Returns false if too much is remembered: then the file is sent
+    /// whole.
+    pub(super) fn promise(
+        &self,
+        state: &DestinationState,
+        local: RelativePath,
+        promise: PartPromise,
+    ) -> bool {
         let mut promises = lock(&self.promises);
-        let has_room = promises.len() < MAX_PROMISES;
+        let bytes = bytes_of_promise(&local, &promise);
+        let has_room = promises.len() < MAX_PROMISES && state.budget().take_spare(bytes);
         if has_room {
-            promises.insert(local, promise);
+            if let Some(replaced) = promises.insert(local.clone(), promise) {
+                let bytes = bytes_of_promise(&local, &replaced);
+                state.budget().give_back(bytes);
+            }
         }
         has_room
     }
 
     /// Returns what the source was told of a file, once.
-    fn take_promise(&self, local: &RelativePath) -> Option<PartPromise> {
-        lock(&self.promises).remove(local)
+    fn take_promise(&self, state: &DestinationState, local: &RelativePath) -> Option<PartPromise> {
+        let promise = lock(&self.promises).remove(local)?;
+        let bytes = bytes_of_promise(local, &promise);
+        state.budget().give_back(bytes);
+        Some(promise)
     }
+}
+
+/// Returns the bytes that the announcement of a file takes.
+fn bytes_of(file: &LargeFile) -> usize {
+    let attributes = file.metadata.attributes.iter();
+    let attributes: usize = attributes
+        .map(|(name, value)| name.len() + value.len() + PATH_ENTRY_BYTES)
+        .sum();
+    file.path.as_bytes().len() + attributes + size_of::<LargeFile>() + PATH_ENTRY_BYTES
+}
+
+fn bytes_of_promise(local: &RelativePath, promise: &PartPromise) -> usize {
+    let ranges = promise.ranges.ranges.capacity() * size_of::<ByteRange>();
+    local.as_bytes().len() + ranges + size_of::<PartPromise>() + PATH_ENTRY_BYTES
 }
 
 /// The bytes of contents that are written between two records of a map. A process that is killed loses so much for each
@@ -141,15 +179,30 @@ impl LaneWriter {
     pub(crate) fn announce(&mut self, mut file: LargeFile) -> Result<(), CopyError> {
         self.adopt(&mut file.metadata);
         if self.announced.len() >= MAX_OPEN {
-            let large = &self.shared.large;
-            self.announced
-                .retain(|&id, _| matches!(large.find(id), FoundFile::Open(_)));
+            let (large, budget) = (&self.shared.large, self.shared.state.budget());
+            self.announced.retain(|&id, file| {
+                let is_open = matches!(large.find(id), FoundFile::Open(_));
+                if !is_open {
+                    budget.give_back(bytes_of(file));
+                }
+                is_open
+            });
         }
         if self.announced.len() >= MAX_OPEN {
             return Err(broken("too many large files at the same time"));
         }
-        self.announced.insert(file.id, file);
+        self.shared.state.keep(bytes_of(&file))?;
+        if let Some(replaced) = self.announced.insert(file.id, file) {
+            self.shared.state.budget().give_back(bytes_of(&replaced));
+        }
         Ok(())
+    }
+
+    /// Forgets the announcement of a file.
+    fn forget(&mut self, id: u64) {
+        if let Some(file) = self.announced.remove(&id) {
+            self.shared.state.budget().give_back(bytes_of(&file));
+        }
     }
 
     /// Returns the file with a number; none if it could not be written.
@@ -231,7 +284,7 @@ impl LaneWriter {
     /// Notes how many bytes all parts of a file have.
     pub(crate) async fn end_large(&mut self, id: u64, bytes: u64) -> Result<(), CopyError> {
         let target = self.large_target(id)?;
-        self.announced.remove(&id);
+        self.forget(id);
         match target {
             Some(target) if target.expect(bytes) => self.commit(&target).await,
             _ => Ok(()),
@@ -241,7 +294,7 @@ impl LaneWriter {
     /// Drops a file that the source could not read, and has reported.
     pub(crate) fn drop_broken(&mut self, id: u64, part: PartUse) -> Result<(), CopyError> {
         let target = self.large_target(id)?;
-        self.announced.remove(&id);
+        self.forget(id);
         let Some(target) = target else {
             return Ok(());
         };
@@ -261,8 +314,8 @@ impl LaneWriter {
             let wire = target.file.path.clone();
             return self.fail_large(target.file.id, wire, why, PartUse::None);
         }
-        self.announced.remove(&target.file.id);
-        self.shared.large.remove(target.file.id);
+        self.forget(target.file.id);
+        self.shared.large.remove(&self.shared.state, target.file.id);
         Ok(())
     }
 
@@ -301,7 +354,7 @@ impl LaneWriter {
         part: PartUse,
     ) -> Result<bool, CopyError> {
         let found = self.shared.large.find(id);
-        if !self.shared.large.abandon(id)? {
+        if !self.shared.large.abandon(&self.shared.state, id)? {
             return Ok(false);
         }
         self.map_written();

@@ -219,7 +219,7 @@ impl LargeTarget {
         };
         Ok(Self {
             file: file.clone(),
-            replaced: replaced_file(state, place.0, &name, folder.is_made),
+            replaced: replaced_file(state, place.0, &name, folder.is_of_run),
             local,
             name,
             naming,

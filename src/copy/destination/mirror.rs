@@ -4,8 +4,6 @@
 //! something.
 
 use std::{
-    collections::HashSet,
-    hash::{BuildHasher, RandomState},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -18,6 +16,7 @@ use rustix::{
 use super::{
     folders::{look_into, make_writable, open_again, open_child, set_mode},
     lane::broken,
+    name_set::{NAME_BYTES, NameSet, SET_BYTES},
     state::{DestinationShared, DestinationState, add, errno_text},
     written::id_of,
 };
@@ -25,15 +24,19 @@ use crate::copy::{
     job::CopyError,
     path::{EntryName, RelativePath},
     temporary_names::{is_random_name, name_of_part},
-    written::WrittenEntries,
+    written::{BLOCK_BYTES, WrittenEntries},
 };
 
 /// The time after the last change of a temporary file from which it is taken for one that a copy has left when it was
 /// killed. A copy that runs changes its temporary files all the time.
 pub(super) const STALE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The most names of one folder: the memory for them is 8 bytes each and some more for the table.
-const MAX_NAMES: usize = 64 << 20;
+/// The bytes of the names of a mirrored folder that are read before these entries are removed.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// The bytes of the names of a directory, in one that is removed, that are read before these entries are removed. Each
+/// level of the removal has so many.
+const LEVEL_BATCH_BYTES: usize = 16 << 10;
 
 /// The reason for the user if nothing is removed, because the source's directory is empty.
 const EMPTY_SOURCE: &str = "its source directory is empty, maybe because a file system is not mounted, so nothing was removed; if that is meant, give --max-delete N, the most entries to remove";
@@ -42,14 +45,12 @@ const EMPTY_SOURCE: &str = "its source directory is empty, maybe because a file 
 const MIRRORED_BEFORE: &str = "the file system takes its name for that of another directory of the source, so nothing was removed in it";
 
 /// The names that the source has in the folder that it tells of at the moment.
-///
-/// A name is kept as a hash with a random key. Two names with one hash, which practically does not happen, would leave
-/// an entry at the destination.
 #[derive(Debug, Default)]
 pub(super) struct MirroredFolder {
     folder: Option<RelativePath>,
-    names: HashSet<u64>,
-    keys: RandomState,
+    names: NameSet,
+    /// The memory that the names have taken.
+    taken: usize,
     /// The directories of the destination that were mirrored.
     mirrored: WrittenEntries,
 }
@@ -71,20 +72,28 @@ impl MirroredFolder {
             return Err(broken("names that were not asked for"));
         }
         if self.folder.as_ref() != Some(folder) {
-            self.names.clear();
+            self.forget(&shared.state);
             self.folder = Some(folder.clone());
         }
-        let hashes = names.iter().map(|name| self.keys.hash_one(name.as_bytes()));
-        self.names.extend(hashes);
-        if self.names.len() > MAX_NAMES {
-            return Err(broken("too many names in one folder"));
-        }
+        let bytes = names.len() * NAME_BYTES + if self.taken == 0 { SET_BYTES } else { 0 };
+        shared.state.keep(bytes)?;
+        self.taken += bytes;
+        names
+            .iter()
+            .for_each(|name| self.names.insert(name.as_bytes()));
         if last {
+            self.names.sort();
             self.remove_others(shared, folder)?;
-            self.folder = None;
-            self.names.clear();
+            self.forget(&shared.state);
         }
         Ok(())
+    }
+
+    /// Forgets the folder and its names.
+    fn forget(&mut self, state: &DestinationState) {
+        self.folder = None;
+        self.names = NameSet::default();
+        state.budget().give_back(std::mem::take(&mut self.taken));
     }
 
     fn remove_others(
@@ -114,67 +123,70 @@ impl MirroredFolder {
         if !state.options.dry_run && !shared.may_mirror(&local) {
             return Ok(());
         }
-        if let Err(why) = self.begin(state, &directory) {
+        if let Err(why) = self.begin(state, &directory)? {
             if let Some(why) = why {
                 state.fail(&local, why);
             }
             return Ok(());
         }
-        let is_at_source = |name: &[u8]| self.names.contains(&self.keys.hash_one(name));
-        let keeps = |name: &[u8]| {
-            is_at_source(name) || is_unfinished(directory.as_fd(), name, is_at_source)
-        };
-        let (reserved, others) = match names_in(state, directory.as_fd(), |name| !keeps(name)) {
-            Ok(names) => names
-                .into_iter()
-                .partition::<Vec<_>, _>(|name| state.placement.reserves(name)),
-            Err(Errno::CANCELED) => return Err(CopyError::Cancelled),
-            Err(errno) => {
-                let why = format!("cannot look for what to remove: {}", errno_text(errno));
-                state.fail(&local, why);
-                return Ok(());
-            }
+        let is_at_source = |name: &[u8]| self.names.contains(name);
+        let is_other = |name: &[u8]| {
+            !is_at_source(name) && !is_unfinished(directory.as_fd(), name, is_at_source)
         };
         let is_empty_source =
-            self.names.is_empty() && state.placement.below_source(&local).is_empty();
-        if is_empty_source && state.options.max_delete.is_none() && !others.is_empty() {
-            state.fail(&local, EMPTY_SOURCE);
-            return Ok(());
-        }
+            self.names.len() == 0 && state.placement.below_source(&local).is_empty();
+        let may_remove = !is_empty_source || state.options.max_delete.is_some();
         let mut deletion = Deletion::new(state);
-        for name in reserved {
-            state.check_running().map_err(|_| CopyError::Cancelled)?;
-            deletion.sweep(directory.as_fd(), &name);
+        let removing =
+            deletion.in_batches(directory.as_fd(), BATCH_BYTES, is_other, |own, name| {
+                state.check_running().map_err(|_| Errno::CANCELED)?;
+                if state.placement.reserves(name) {
+                    own.sweep(directory.as_fd(), name);
+                    return Ok(None);
+                }
+                if !may_remove {
+                    state.fail(&local, EMPTY_SOURCE);
+                    return Err(Errno::EXIST);
+                }
+                Ok(own.remove_or_report(directory.as_fd(), name, &local))
+            });
+        match removing {
+            Err(Errno::CANCELED) => Err(CopyError::Cancelled),
+            Err(errno) if may_remove => {
+                let why = format!("cannot look for what to remove: {}", errno_text(errno));
+                state.fail(&local, why);
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        for name in others {
-            state.check_running().map_err(|_| CopyError::Cancelled)?;
-            deletion.remove_or_report(directory.as_fd(), &name, &local);
-        }
-        Ok(())
     }
 
     /// Notes a directory of the destination that is mirrored.
     ///
     /// # Errors
     ///
-    /// Fails if nothing is removed in it: without a reason if the run has made it, so that nothing else is in it, and
-    /// with a reason for the user if it was mirrored before, as another directory of the source.
+    /// The inner error says that nothing is removed in it: without a reason if the run has made it, so that nothing else
+    /// is in it, and with a reason for the user if it was mirrored before, as another directory of the source. The outer
+    /// one ends the copy, which has no memory to note the directory.
     fn begin(
         &mut self,
         state: &DestinationState,
         directory: &OwnedFd,
-    ) -> Result<(), Option<&'static str>> {
+    ) -> Result<Result<(), Option<&'static str>>, CopyError> {
         let Ok(stat) = fstat(directory) else {
-            return Ok(());
+            return Ok(Ok(()));
         };
         if self.mirrored.contains(id_of(&stat)) {
-            return Err(Some(MIRRORED_BEFORE));
+            return Ok(Err(Some(MIRRORED_BEFORE)));
+        }
+        if self.mirrored.grows_with(id_of(&stat)) {
+            state.keep(BLOCK_BYTES)?;
         }
         self.mirrored.insert(id_of(&stat));
         if state.written.contains(&stat) {
-            return Err(None);
+            return Ok(Err(None));
         }
-        Ok(())
+        Ok(Ok(()))
     }
 }
 
@@ -208,11 +220,13 @@ pub(super) const MAX_DEPTH: usize = 256;
 pub(super) struct Deletion<'a> {
     state: &'a DestinationState,
     removed: Vec<Vec<u8>>,
+    /// The number of entries that were removed.
+    count: u64,
 }
 
 /// The reason why an entry stays. If there are several, the last one of this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stay {
+pub(crate) enum Stay {
     /// The filters leave it, or something in it, out of the copy.
     Protected,
     /// It has an unfinished file of a client of the server in it.
@@ -233,6 +247,42 @@ impl<'a> Deletion<'a> {
         Self {
             state,
             removed: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Calls `remove` with the name of each entry of a directory that is `wanted`, in batches of so many bytes. Names are
+    /// read before entries of their batch are removed, because a file system may skip entries while others are removed.
+    /// If there were several batches, everything is read again until nothing is removed, unless `remove` returns that
+    /// something stays which it has reported.
+    ///
+    /// # Errors
+    ///
+    /// Fails as getdents(2) and `remove` do, and with `ECANCELED` if the work has ended early.
+    fn in_batches(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        bytes: usize,
+        wanted: impl Fn(&[u8]) -> bool,
+        mut remove: impl FnMut(&mut Self, &[u8]) -> rustix::io::Result<Option<Stay>>,
+    ) -> rustix::io::Result<()> {
+        let mut may_repeat = !self.state.options.dry_run;
+        loop {
+            let before = self.count;
+            let mut left = Some(Dir::new(open_again(directory)?)?);
+            let mut batches = 0;
+            while let Some(listed) = left.take() {
+                let names;
+                (names, left) = next_names(self.state, listed, bytes, &wanted)?;
+                batches += 1;
+                for name in names {
+                    let stay = remove(self, &name)?;
+                    may_repeat &= !matches!(stay, Some(Stay::Limit | Stay::Failed));
+                }
+            }
+            if batches == 1 || self.count == before || !may_repeat {
+                return Ok(());
+            }
         }
     }
 
@@ -274,18 +324,16 @@ impl<'a> Deletion<'a> {
         }
     }
 
-    /// Removes an entry of the folder `parent`. A failure is reported.
+    /// Removes an entry of the folder `parent`. A failure is reported. Returns why the entry stays, if it does.
     pub(crate) fn remove_or_report(
         &mut self,
         directory: BorrowedFd<'_>,
         name: &[u8],
         parent: &RelativePath,
-    ) {
-        let Ok(entry) = EntryName::try_from(name.to_vec()) else {
-            return;
-        };
-        // What stays is reported, or is not of this deletion.
-        let _ = self.remove_to_depth(directory, name, &parent.join(&entry), MAX_DEPTH);
+    ) -> Option<Stay> {
+        let entry = EntryName::try_from(name.to_vec()).ok()?;
+        let removed = self.remove_to_depth(directory, name, &parent.join(&entry), MAX_DEPTH);
+        removed.err()
     }
 
     fn remove_to_depth(
@@ -341,28 +389,32 @@ impl<'a> Deletion<'a> {
         local: &RelativePath,
         depth: usize,
     ) -> Result<(), Stay> {
-        let names = names_in(self.state, directory.as_fd(), |_| true);
-        let names = names.map_err(|errno| match errno {
+        let mut stay = None;
+        let remove = |own: &mut Self, name: &[u8]| {
+            if own.state.halt.is_cancelled() {
+                return Err(Errno::CANCELED);
+            }
+            if own.state.placement.reserves(name) {
+                let left = (!own.sweep(directory.as_fd(), name)).then_some(Stay::Unfinished);
+                stay = stay.max(left);
+                return Ok(left);
+            }
+            let Ok(entry) = EntryName::try_from(name.to_vec()) else {
+                return Ok(None);
+            };
+            let local = local.join(&entry);
+            let removed = own.remove_to_depth(directory.as_fd(), name, &local, depth);
+            if removed == Err(Stay::Ended) {
+                return Err(Errno::CANCELED);
+            }
+            stay = stay.max(removed.err());
+            Ok(removed.err())
+        };
+        let emptied = self.in_batches(directory.as_fd(), LEVEL_BATCH_BYTES, |_| true, remove);
+        emptied.map_err(|errno| match errno {
             Errno::CANCELED => Stay::Ended,
             errno => self.fail(local, errno),
         })?;
-        let mut stay = None;
-        for name in names {
-            if self.state.halt.is_cancelled() {
-                return Err(Stay::Ended);
-            }
-            if self.state.placement.reserves(&name) {
-                let stays = !self.sweep(directory.as_fd(), &name);
-                stay = stay.max(stays.then_some(Stay::Unfinished));
-                continue;
-            }
-            let Ok(entry) = EntryName::try_from(name.clone()) else {
-                continue;
-            };
-            let local = local.join(&entry);
-            let removed = self.remove_to_depth(directory.as_fd(), &name, &local, depth);
-            stay = stay.max(removed.err());
-        }
         stay.map_or(Ok(()), Err)
     }
 
@@ -441,6 +493,7 @@ impl<'a> Deletion<'a> {
 
     fn note_removed(&mut self, local: &RelativePath) {
         add(&self.state.counts.removed, 1);
+        self.count += 1;
         self.removed.push(local.as_bytes().to_vec());
         self.state.report_removed(&mut self.removed, false);
     }
@@ -452,27 +505,33 @@ impl Drop for Deletion<'_> {
     }
 }
 
-/// Returns the names of the entries of a directory that are `wanted`. They are read before any is removed, because a
-/// file system may skip entries while others are removed.
+/// Returns the next names of a directory that are `wanted`, of so many bytes, and what is left of the directory after
+/// them; none at its end.
 ///
 /// # Errors
 ///
 /// Fails as getdents(2) does, and with `ECANCELED` if the work has ended early.
-fn names_in(
+fn next_names(
     state: &DestinationState,
-    directory: BorrowedFd<'_>,
+    mut directory: Dir,
+    bytes: usize,
     wanted: impl Fn(&[u8]) -> bool,
-) -> rustix::io::Result<Vec<Vec<u8>>> {
+) -> rustix::io::Result<(Vec<Vec<u8>>, Option<Dir>)> {
     let mut names = Vec::new();
-    for entry in Dir::new(open_again(directory)?)? {
+    let mut read = 0;
+    while let Some(entry) = directory.next() {
         state.check_running().map_err(|_| Errno::CANCELED)?;
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." && wanted(name) {
+            read += name.len() + size_of::<Vec<u8>>();
             names.push(name.to_vec());
         }
+        if read >= bytes {
+            return Ok((names, Some(directory)));
+        }
     }
-    Ok(names)
+    Ok((names, None))
 }
 
 #[cfg(test)]

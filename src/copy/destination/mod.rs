@@ -9,13 +9,14 @@
 //!
 //! The source is authenticated and may all the same be hostile. Nothing outside the place is written, removed or
 //! changed: names are checked when they are decoded, and directories are opened below the place and without symbolic
-//! links. Memory is bounded, except for the directories.
+//! links. Memory is bounded: long lists are in files without names, and all others have one [`budget`](super::budget).
 
 mod answers;
 mod attributes;
 mod claims;
 mod entry;
 mod extended_attributes;
+mod folder_ends;
 mod folders;
 mod hard_links;
 mod in_place;
@@ -23,6 +24,7 @@ mod lane;
 mod large;
 mod large_target;
 mod mirror;
+mod name_set;
 mod part_file;
 mod placement;
 mod state;
@@ -56,12 +58,15 @@ use self::{
     written::{KeptExisting, WrittenGuard},
 };
 use super::{
-    job::{CopyContext, CopyError, CopyStreams},
+    budget::{ListBudget, SET_ENTRY_BYTES},
+    job::{CopyContext, CopyError, CopyStreams, ReportSink},
     metadata::LocalOwners,
     order::{CopyOptions, CopyReport, FromCopy, KeptRights, NameFilter, RunPart},
     path::{BaseDirectory, CopiedSources, RelativePath},
-    question::{FromDestination, FromSource, codec, decode, encode},
-    written::{WrittenEntries, WrittenPart},
+    question::{
+        FromDestination, FromSource, MAX_ANSWER_BYTES, MAX_QUESTION_BYTES, codec, decode, encode,
+    },
+    written::{BLOCK_BYTES, WrittenEntries, WrittenPart},
 };
 use crate::{ReadHalf, Stream, WriteHalf, carry::CarryThread, threads};
 
@@ -71,7 +76,7 @@ pub(crate) use claims::{CopyClaims, DestinationClaims};
 pub(crate) use self::part_file::fuzz as fuzz_map;
 
 /// The paths of unwritten entries that wait for the control stream. A lane waits if there are more.
-const UNWRITTEN_PATHS: usize = 1024;
+const UNWRITTEN_PATHS: usize = 64;
 
 /// The destination of a copy, ready to run.
 #[derive(Debug)]
@@ -79,6 +84,7 @@ pub(crate) struct DestinationEngine {
     placement: Placement,
     filter: NameFilter,
     options: CopyOptions,
+    budget: Arc<ListBudget>,
     /// True if a server writes for a client.
     is_served: bool,
     rights: KeptRights,
@@ -146,6 +152,7 @@ impl DestinationEngine {
             placement,
             filter,
             options,
+            budget: Arc::new(ListBudget::of_agent()),
             is_served,
             rights,
             claims: None,
@@ -163,7 +170,17 @@ impl DestinationEngine {
 
     /// Adds entries that earlier copies of the run have written.
     pub(crate) fn add_earlier(&mut self, part: WrittenPart) {
-        self.earlier.add(part);
+        if self.budget.take_spare(part.len() * BLOCK_BYTES) {
+            self.earlier.add(part);
+        } else {
+            self.earlier.set_full();
+        }
+    }
+
+    /// Keeps no more lists than the budget allows.
+    pub(crate) fn with_budget(mut self, budget: ListBudget) -> Self {
+        self.budget = Arc::new(budget);
+        self
     }
 
     /// Keeps all that the process may set, for a server whose administrator has said so.
@@ -198,6 +215,7 @@ impl DestinationEngine {
             placement,
             filter,
             options,
+            budget,
             is_served,
             rights,
             claims,
@@ -206,10 +224,11 @@ impl DestinationEngine {
             earlier,
         } = self;
         let kept = KeptExisting::of(&options, existing);
-        let written = WrittenGuard::new(part, earlier, kept);
+        let written = WrittenGuard::new(part, earlier, kept, Arc::clone(&budget));
         let report = Arc::clone(&context.report);
         let keeper = MetadataKeeper::of_process(options.archive, is_served, rights);
-        let mut state = DestinationState::new(placement, filter, options, keeper, written, context);
+        let mut state =
+            DestinationState::new(placement, filter, options, keeper, written, budget, context);
         state.existing = existing;
         let shared = Arc::new(DestinationShared::new(state, claims));
         let thread = streams.control.0.clone();
@@ -217,12 +236,13 @@ impl DestinationEngine {
         let failure = failure.map(|last| shared.state.first_failure().unwrap_or(last));
         // Large files and many folders may take long.
         let ending = Arc::clone(&shared);
-        thread.run(async move { clean_up(&ending) }).await;
+        let cleaning = async move {
+            clean_up(&ending);
+            report_written(&ending, &report);
+        };
+        thread.run(cleaning).await;
         // No thread of the copy writes any more. If this future was dropped before, the last one releases the claims.
         shared.release_claims();
-        for part in shared.state.written.for_later() {
-            report.send(FromCopy::Written(part));
-        }
         (shared.state.report(failure.is_none()), failure)
     }
 }
@@ -237,6 +257,13 @@ fn clean_up(shared: &DestinationShared) {
         }
     }
     shared.folders.lock_again(&shared.state);
+}
+
+/// Reports what later copies of the run must not replace. Blocks this thread while there is no room for it.
+fn report_written(shared: &DestinationShared, report: &ReportSink) {
+    for part in shared.state.written.for_later() {
+        report.send_when_room(FromCopy::Written(part), &shared.state.halt);
+    }
 }
 
 async fn write_all(shared: &Arc<DestinationShared>, streams: CopyStreams) -> Result<(), CopyError> {
@@ -346,8 +373,8 @@ impl DestinationControl {
         let (read, write) = stream.into_split();
         Self {
             shared,
-            questions: FramedRead::new(read, codec()),
-            answers: FramedWrite::new(write, codec()),
+            questions: FramedRead::new(read, codec(MAX_QUESTION_BYTES)),
+            answers: FramedWrite::new(write, codec(MAX_ANSWER_BYTES)),
             mirrored: MirroredFolder::default(),
             owners: Arc::default(),
             unwritten,
@@ -491,6 +518,7 @@ impl DestinationControl {
                 .await?;
             }
             FromSource::Owner { user, group } => {
+                self.shared.state.keep(2 * SET_ENTRY_BYTES)?;
                 let owners = Arc::make_mut(&mut self.owners);
                 if !owners.add_names(user, group) {
                     return Err(broken("too many owners"));

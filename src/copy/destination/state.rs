@@ -26,6 +26,7 @@ use super::{
     written::WrittenGuard,
 };
 use crate::copy::{
+    budget::{ListBudget, PATH_ENTRY_BYTES},
     job::{CopyContext, CopyError},
     order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy, NameFilter},
     path::RelativePath,
@@ -59,6 +60,7 @@ pub(super) struct DestinationState {
     pub(super) removals: RemovalBudget,
     /// Cancelled when the work ends early, here or elsewhere.
     pub(super) halt: CancellationToken,
+    budget: Arc<ListBudget>,
     context: CopyContext,
     /// The reason why the work ends early, if the failure is here.
     first: Mutex<Option<CopyError>>,
@@ -89,6 +91,7 @@ impl DestinationState {
         options: CopyOptions,
         keeper: MetadataKeeper,
         written: WrittenGuard,
+        budget: Arc<ListBudget>,
         context: CopyContext,
     ) -> Self {
         Self {
@@ -106,8 +109,28 @@ impl DestinationState {
             needs_current: AtomicBool::new(true),
             options,
             placement,
+            budget,
             context,
         }
+    }
+
+    /// Takes memory for something that is kept because the source says so.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the copy has none left, which ends the work.
+    pub(super) fn keep(&self, bytes: usize) -> Result<(), CopyError> {
+        if self.budget.take(bytes) {
+            return Ok(());
+        }
+        let failure = CopyError::Local(self.budget.exceeded());
+        self.end_early(&failure);
+        Err(failure)
+    }
+
+    /// Returns the budget of the lists of this copy.
+    pub(super) fn budget(&self) -> &ListBudget {
+        &self.budget
     }
 
     /// Ends the work early, and keeps the failure if it is the first one. Called before a stream is aborted: the source
@@ -181,7 +204,10 @@ impl DestinationState {
     /// Reports, once for each text and for [`MAX_NOTES`] texts, that metadata were not kept.
     pub(super) fn note(&self, text: String) {
         let mut notes = lock(&self.notes);
-        let is_new = notes.len() < MAX_NOTES && notes.insert(text.clone());
+        let is_new = notes.len() < MAX_NOTES
+            && !notes.contains(&text)
+            && self.budget.take_spare(text.len() + PATH_ENTRY_BYTES)
+            && notes.insert(text.clone());
         drop(notes);
         if is_new {
             self.say(CopyNews::Note(text));
@@ -444,6 +470,11 @@ impl DestinationShared {
                 .open(&self.state, &folder.unwrap_or_default(), None, &[]);
             opened.map(|folder| folder.fd)
         };
+        // A claim has the path three times.
+        let bytes = 3 * (target.as_bytes().len() + PATH_ENTRY_BYTES);
+        if !claims.knows(target) && self.state.keep(bytes).is_err() {
+            return false;
+        }
         self.has_claim(target, claims.claim(target, open_place))
     }
 

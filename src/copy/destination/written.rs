@@ -6,7 +6,7 @@
 use std::{
     os::fd::BorrowedFd,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -18,8 +18,9 @@ use rustix::{
 
 use super::{ExistingRights, state::lock};
 use crate::copy::{
+    budget::ListBudget,
     order::{CopyOptions, ExistingFiles, RunPart},
-    written::{EntryId, WrittenEntries, WrittenPart},
+    written::{BLOCK_BYTES, EntryId, WrittenEntries, WrittenPart},
 };
 
 /// The locks for replacing entries: more than lanes, so that two directories seldom have the same.
@@ -36,7 +37,7 @@ const APPEARED: &str =
 pub(super) const MAY_NOT_REPLACE: &str = "exists already as something else, which this client may not replace (append in the server's key file)";
 
 /// What the run has written so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct WrittenGuard {
     entries: Mutex<WrittenEntries>,
     /// Held while an entry is looked at and replaced, by directory.
@@ -45,6 +46,7 @@ pub(super) struct WrittenGuard {
     has_plain_rename: AtomicBool,
     kept: KeptExisting,
     part: RunPart,
+    budget: Arc<ListBudget>,
 }
 
 /// Which entries are kept that the run has not made. Directories stay in any case: rename(2) replaces none by something
@@ -112,12 +114,19 @@ impl From<Errno> for RenameFault {
 
 impl WrittenGuard {
     /// Returns the guard of a copy, which is this part of its run. `kept` is what it does not replace.
-    pub(super) fn new(part: RunPart, earlier: WrittenEntries, kept: KeptExisting) -> Self {
+    pub(super) fn new(
+        part: RunPart,
+        earlier: WrittenEntries,
+        kept: KeptExisting,
+        budget: Arc<ListBudget>,
+    ) -> Self {
         Self {
             entries: Mutex::new(earlier),
+            replacing: Default::default(),
+            has_plain_rename: AtomicBool::new(false),
             kept,
             part,
-            ..Self::default()
+            budget,
         }
     }
 
@@ -137,7 +146,7 @@ impl WrittenGuard {
         }
         let own = id_of(&statat(folder.fd, from, AtFlags::SYMLINK_NOFOLLOW)?);
         // Before the entry has its name: another lane that finds it there knows it.
-        let is_new = lock(&self.entries).insert(own);
+        let is_new = self.insert(&mut lock(&self.entries), own);
         let renamed = self.rename_within(folder, from, name);
         if renamed.is_err() && is_new {
             lock(&self.entries).remove(own);
@@ -233,7 +242,7 @@ impl WrittenGuard {
 
     /// Notes an entry that the run has written, or has found there as one of its sources has it.
     pub(super) fn note(&self, entry: &Stat) {
-        lock(&self.entries).insert(id_of(entry));
+        self.insert(&mut lock(&self.entries), id_of(entry));
     }
 
     /// Notes an entry that is about to be written in place. Returns false if the run has noted it before: each lane asks,
@@ -241,8 +250,17 @@ impl WrittenGuard {
     pub(super) fn claim(&self, entry: &Stat) -> bool {
         let mut entries = lock(&self.entries);
         let is_free = !entries.contains(id_of(entry));
-        entries.insert(id_of(entry));
+        self.insert(&mut entries, id_of(entry));
         is_free
+    }
+
+    /// Adds an entry. Returns true if the set did not have it. Without memory the set is full, as after its most entries.
+    fn insert(&self, entries: &mut WrittenEntries, entry: EntryId) -> bool {
+        if entries.grows_with(entry) && !self.budget.take_spare(BLOCK_BYTES) {
+            entries.set_full();
+            return false;
+        }
+        entries.insert(entry)
     }
 
     /// Lets an entry that was noted be replaced.

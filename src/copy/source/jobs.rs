@@ -24,6 +24,7 @@ use super::{
     state::{SourceShared, unreadable},
 };
 use crate::copy::{
+    budget::HeldBytes,
     metadata::{Attribute, EntryKind, Metadata, attributes_at, content_size},
     path::{EntryName, RelativePath},
     question::{AnswerKind, FromSource, MAX_ASKED_ATTRIBUTE_BYTES, MAX_ENTRIES, target_digest},
@@ -376,6 +377,8 @@ pub(crate) struct FolderJob {
     pub(crate) targets: Vec<Option<u64>>,
     /// What the destination wants of each entry. Empty if it wants all.
     pub(crate) answers: Vec<AnswerKind>,
+    /// The memory of the ranges in the answers.
+    pub(crate) held: Option<HeldBytes>,
     /// Entries that the destination keeps and that are further names of a file: the number of each, and the first name.
     pub(crate) kept_links: Vec<(usize, RelativePath)>,
     /// The permit to ask for the entries. It is dropped when a lane takes the job.
@@ -394,6 +397,7 @@ impl FolderJob {
             attributes: Vec::new(),
             targets: Vec::new(),
             answers: Vec::new(),
+            held: None,
             kept_links: Vec::new(),
             turn: None,
             is_counted: false,

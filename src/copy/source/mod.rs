@@ -45,6 +45,7 @@ use self::{
     walk::Walker,
 };
 use super::{
+    budget::ListBudget,
     job::{CopyContext, CopyError, CopyStreams},
     order::{CopyOptions, CopyReport, NameFilter},
     path::{BaseDirectory, RelativePath, top_name},
@@ -53,6 +54,9 @@ use crate::{Stream, threads};
 
 /// The most messages from the walk that wait for the control stream.
 const MAX_COMMANDS: usize = 8;
+
+/// The note for the user if a server had no memory for a list of hard links.
+const LINKS_LEFT_OUT: &str = "some hard links were sent as files of their own, because their list needs more memory: give the server a larger -m or fewer --max-clients";
 
 /// The time between two reports of what was found and sent.
 const TICK: Duration = Duration::from_millis(200);
@@ -66,6 +70,7 @@ const ABORT_DELAY: Duration = Duration::from_millis(500);
 pub(crate) struct SourceEngine {
     shared: Arc<SourceShared>,
     commands: Option<mpsc::Receiver<ControlCommand>>,
+    budget: Arc<ListBudget>,
 }
 
 impl SourceEngine {
@@ -107,7 +112,17 @@ impl SourceEngine {
         Ok(Self {
             shared,
             commands: Some(commands),
+            budget: Arc::new(ListBudget::of_agent()),
         })
+    }
+
+    /// Keeps no more lists than the budget allows.
+    pub(crate) fn with_budget(mut self, budget: ListBudget) -> Self {
+        self.budget = Arc::new(budget);
+        if self.budget.is_of_server() {
+            self.shared.links.limit(Arc::clone(&self.budget));
+        }
+        self
     }
 
     /// Sends all that the walk finds. Returns when the destination has confirmed every stream, and the source files
@@ -132,11 +147,15 @@ impl SourceEngine {
         });
         let commands = self.commands.take();
         let (thread, stream) = streams.control;
-        let control = thread.run(Arc::clone(&run).control(stream, commands));
+        let budget = Arc::clone(&self.budget);
+        let control = thread.run(Arc::clone(&run).control(stream, commands, budget));
         let working = futures::future::join(futures::future::join_all(lanes), control);
         let (_, not_written) = ticking(&shared.tally, working).await;
         let is_complete = run.end(not_written).await;
         shared.board.close();
+        if shared.links.were_left_out() {
+            shared.tally.note_now(LINKS_LEFT_OUT);
+        }
         shared.tally.finish_list();
         shared.tally.tick();
         (shared.tally.report(is_complete), run.take_failure())
@@ -217,8 +236,9 @@ impl SourceRun {
         self: Arc<Self>,
         mut stream: Stream,
         commands: Option<mpsc::Receiver<ControlCommand>>,
+        budget: Arc<ListBudget>,
     ) -> HashSet<RelativePath> {
-        let questions = Questions::new(Arc::clone(&self.shared));
+        let questions = Questions::new(Arc::clone(&self.shared), budget);
         let work = async {
             match commands {
                 Some(commands) => {

@@ -7,8 +7,11 @@ use rustix::{
     io::{Errno, read, retry_on_intr},
 };
 
-use super::{jobs::SourceFolder, large_file::is_same, removal::nameless_file, state::unreadable};
-use crate::copy::metadata::{content_size, size};
+use super::{jobs::SourceFolder, large_file::is_same, state::unreadable};
+use crate::copy::{
+    metadata::{content_size, size},
+    nameless::NamelessFile,
+};
 
 /// A file with fewer bytes in holes is sent as if it had none: a file system that counts blocks of 4 KiB shows no less.
 const MIN_HOLE: u64 = 4096;
@@ -143,7 +146,7 @@ impl OpenedFile {
     pub(crate) async fn read_to_end(&self) -> Result<Self, String> {
         let cannot_keep =
             |error: std::io::Error| format!("cannot be kept until it is sent: {error}");
-        let mut kept = nameless_file().map_err(cannot_keep)?;
+        let mut kept = NamelessFile::make(None).map_err(cannot_keep)?.file;
         let mut buffer = vec![0; SPOOLED_BYTES];
         seek(&self.fd, SeekFrom::Start(0)).map_err(unreadable)?;
         loop {

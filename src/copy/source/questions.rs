@@ -24,13 +24,14 @@ use super::{
 use crate::{
     ReadHalf, Stream, WriteHalf,
     copy::{
+        budget::{ListBudget, PATH_ENTRY_BYTES},
         job::CopyError,
         metadata::{EntryKind, OwnerNames, changed, content_size, link_count, modified, size},
         order::ExistingFiles,
         path::RelativePath,
         question::{
-            AnswerKind, AskedEntry, AskedMetadata, FromDestination, FromSource, codec, decode,
-            encode,
+            AnswerKind, AskedEntry, AskedMetadata, ByteRange, FromDestination, FromSource,
+            MAX_ANSWER_BYTES, MAX_QUESTION_BYTES, codec, decode, encode,
         },
     },
 };
@@ -57,6 +58,7 @@ pub(crate) struct Questions {
     /// One permit for each job from its question until a lane takes it. So the answers never wait for a lane: a lane
     /// may itself wait until the destination gets rid of a message on this stream.
     free: Arc<Semaphore>,
+    budget: Arc<ListBudget>,
 }
 
 #[derive(Default)]
@@ -72,12 +74,13 @@ struct AskedState {
 type QuestionFrames<'a> = FramedWrite<&'a mut WriteHalf, LengthDelimitedCodec>;
 
 impl Questions {
-    /// Returns the questions of a run.
-    pub(crate) fn new(shared: Arc<SourceShared>) -> Self {
+    /// Returns the questions of a run, which keep no more of the answers than the budget allows.
+    pub(crate) fn new(shared: Arc<SourceShared>, budget: Arc<ListBudget>) -> Self {
         Self {
             shared,
             state: Mutex::default(),
             free: Arc::new(Semaphore::new(MAX_ASKED)),
+            budget,
         }
     }
 
@@ -110,7 +113,7 @@ impl Questions {
         mut commands: mpsc::Receiver<ControlCommand>,
         lanes_sent: &CancellationToken,
     ) -> Result<(), CopyError> {
-        let mut frames = FramedWrite::new(stream, codec());
+        let mut frames = FramedWrite::new(stream, codec(MAX_QUESTION_BYTES));
         let mut owners = OwnerNames::default();
         loop {
             let command = if let Ok(command) = commands.try_recv() {
@@ -152,14 +155,18 @@ impl Questions {
     }
 
     async fn hear_all(&self, stream: &mut ReadHalf) -> Result<HashSet<RelativePath>, CopyError> {
-        let mut frames = FramedRead::new(stream, codec());
+        let mut frames = FramedRead::new(stream, codec(MAX_ANSWER_BYTES));
         let mut not_written = HashSet::new();
         while let Some(frame) = frames.next().await {
             let frame = frame.map_err(|error| CopyError::of_stream(&error))?;
             match decode(&frame) {
                 Ok(FromDestination::Answers(answers)) => self.answered(answers)?,
                 Ok(FromDestination::NotWritten(path)) => {
-                    not_written.insert(path);
+                    // Without a list of what is removed, the path is not needed.
+                    if self.shared.spool.is_some() && !not_written.contains(&path) {
+                        self.keep(path.as_bytes().len() + PATH_ENTRY_BYTES)?;
+                        not_written.insert(path);
+                    }
                 }
                 Ok(FromDestination::Done) => return Ok(not_written),
                 Err(error) => return Err(broken(&format!("sent an unknown message ({error})"))),
@@ -168,12 +175,22 @@ impl Questions {
         Err(broken("ended the control stream before it was done"))
     }
 
+    fn keep(&self, bytes: usize) -> Result<(), CopyError> {
+        let has_room = self.budget.take(bytes);
+        has_room
+            .then_some(())
+            .ok_or_else(|| CopyError::Local(self.budget.exceeded()))
+    }
+
     /// Passes on the job that was asked for first.
     fn answered(&self, answers: Vec<AnswerKind>) -> Result<(), CopyError> {
         let job = self.state().waiting.pop_front();
         let Some(mut job) = job.filter(|job| job.entries.len() == answers.len()) else {
             return Err(broken("gave answers to no question"));
         };
+        let bytes = answers.iter().map(range_bytes).sum();
+        let held = self.budget.hold(bytes);
+        job.held = Some(held.ok_or_else(|| CopyError::Local(self.budget.exceeded()))?);
         job.answers = answers;
         self.note_kept(&mut job);
         if self.shared.options.dry_run {
@@ -242,6 +259,15 @@ impl Questions {
 
     fn state(&self) -> MutexGuard<'_, AskedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the bytes of the ranges of an answer.
+fn range_bytes(answer: &AnswerKind) -> usize {
+    match answer {
+        AnswerKind::Resume(ranges) => ranges.capacity() * size_of::<ByteRange>(),
+        AnswerKind::Compare(ranges) => ranges.capacity() * size_of::<(ByteRange, u64)>(),
+        _ => 0,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    env,
     ffi::CString,
     fs::File,
     io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
@@ -11,9 +10,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, CWD, MemfdFlags, Mode, OFlags, Stat, fstat, memfd_create, openat, statat, unlinkat,
-    },
+    fs::{AtFlags, OFlags, Stat, fstat, statat, unlinkat},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
@@ -25,6 +22,7 @@ use super::{
 };
 use crate::copy::{
     metadata::{Timestamp, modified, size},
+    nameless::NamelessFile,
     path::{BaseDirectory, EntryName, RelativePath},
 };
 
@@ -72,7 +70,7 @@ impl SentSpool {
     ///
     /// Fails if the system gives no temporary file.
     pub(crate) fn new(base: BaseDirectory) -> io::Result<Self> {
-        let file = nameless_file()?;
+        let file = NamelessFile::make(None)?.file;
         Ok(Self {
             base,
             writer: Mutex::new(SpoolWriter {
@@ -260,12 +258,4 @@ impl OpenedFolder {
         }
         unlinkat(fd, &name, AtFlags::empty()).map_err(|error| error.to_string())
     }
-}
-/// Returns a file without a name in the directory for temporary files, or in memory if that has no such files.
-pub(crate) fn nameless_file() -> io::Result<File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let made = openat(CWD, env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
-    // Some file systems have only files with names.
-    let file = made.or_else(|_| memfd_create(c"rdcp-source", MemfdFlags::CLOEXEC))?;
-    Ok(File::from(file))
 }

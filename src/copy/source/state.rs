@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
     num::NonZero,
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::available_parallelism,
@@ -21,6 +21,7 @@ use super::{
     removal::SentSpool,
 };
 use crate::copy::{
+    budget::{ListBudget, PATH_ENTRY_BYTES},
     job::ReportSink,
     metadata::link_count,
     order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy},
@@ -166,7 +167,12 @@ impl RateLimit {
 
 /// The first name of each file that has further names.
 #[derive(Default)]
-pub(crate) struct HardLinks(Mutex<HashMap<(u64, u64), FirstName>>);
+pub(crate) struct HardLinks {
+    table: Mutex<HashMap<(u64, u64), FirstName>>,
+    /// The memory for the table, if clients may have made the files.
+    budget: OnceLock<Arc<ListBudget>>,
+    were_left_out: AtomicBool,
+}
 
 struct FirstName {
     path: RelativePath,
@@ -175,14 +181,30 @@ struct FirstName {
 }
 
 impl HardLinks {
+    /// Keeps no more names than the budget allows. Further files are sent under each of their names.
+    pub(crate) fn limit(&self, budget: Arc<ListBudget>) {
+        let _ = self.budget.set(budget);
+    }
+
+    /// Returns true if a name was not kept, because there was no memory for it.
+    pub(crate) fn were_left_out(&self) -> bool {
+        self.were_left_out.load(Ordering::Relaxed)
+    }
+
     /// Returns the name under which the file is sent, if it is another one than `path`. The first caller with a file
     /// sends the file.
     ///
     /// A file is forgotten when all of its names were seen, so the table does not grow with links within the tree.
     pub(crate) fn first_name(&self, stat: &Stat, path: &RelativePath) -> Option<RelativePath> {
         let identity = (stat.st_dev, stat.st_ino);
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let budget = self.budget.get();
+        let bytes = |path: &RelativePath| path.as_bytes().len() + PATH_ENTRY_BYTES;
         let Some(first) = table.get_mut(&identity) else {
+            if budget.is_some_and(|budget| !budget.take_spare(bytes(path))) {
+                self.were_left_out.store(true, Ordering::Relaxed);
+                return None;
+            }
             let first = FirstName {
                 path: path.clone(),
                 missing: link_count(stat) - 1,
@@ -194,6 +216,9 @@ impl HardLinks {
         let name = first.path.clone();
         if first.missing == 0 {
             table.remove(&identity);
+            if let Some(budget) = budget {
+                budget.give_back(bytes(&name));
+            }
         }
         (name != *path).then_some(name)
     }
@@ -322,6 +347,12 @@ impl Tally {
         if is_new {
             self.say(FromCopy::News(CopyNews::Note(text.to_owned())));
         }
+    }
+
+    /// Reports a text, without waiting.
+    pub(crate) fn note_now(&self, text: &str) {
+        self.voice()
+            .send(FromCopy::News(CopyNews::Note(text.to_owned())));
     }
 
     /// Lists the path of an entry that was sent. Blocks this thread while there is no room for a list that is full.
@@ -498,6 +529,41 @@ mod tests {
     }
 
     #[test]
+    fn without_memory_every_name_is_a_file_of_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let links = HardLinks::default();
+        links.limit(Arc::new(ListBudget::of_server(2 * (PATH_ENTRY_BYTES + 2))));
+        let path = |name: String| RelativePath::try_from(name.into_bytes()).unwrap();
+        let firsts = (0..3).map(|number| {
+            let (first, second) = (place.path().join("f"), place.path().join("g"));
+            fs::write(&first, b"x").unwrap();
+            fs::hard_link(&first, &second).unwrap();
+            let stat = statat(CWD, &first, AtFlags::empty()).unwrap();
+            let named = links.first_name(&stat, &path(format!("a{number}")));
+            assert_eq!(named, None);
+            // Only the first fits into half of the budget.
+            let second = links.first_name(&stat, &path(format!("b{number}")));
+            fs::rename(&first, place.path().join(format!("kept{number}"))).unwrap();
+            fs::remove_file(place.path().join("g")).unwrap();
+            second
+        });
+        let firsts: Vec<_> = firsts.collect();
+        assert!(
+            firsts.iter().all(Option::is_some),
+            "each is given back: {firsts:?}"
+        );
+        assert!(!links.were_left_out());
+        let stat = statat(CWD, place.path(), AtFlags::empty()).unwrap();
+        for name in ["a", "b"] {
+            let inode = stat.st_ino + u64::from(name == "b");
+            let mut stat = stat;
+            stat.st_ino = inode;
+            assert_eq!(links.first_name(&stat, &path(name.to_owned())), None);
+        }
+        assert!(links.were_left_out());
+    }
+
+    #[test]
     fn the_second_name_is_a_link_and_the_last_one_is_forgotten() {
         let place = tempfile::tempdir().unwrap();
         let first = place.path().join("first");
@@ -508,6 +574,6 @@ mod tests {
         let links = HardLinks::default();
         assert_eq!(links.first_name(&stat, &path("a")), None);
         assert_eq!(links.first_name(&stat, &path("b")), Some(path("a")));
-        assert!(links.0.lock().unwrap().is_empty());
+        assert!(links.table.lock().unwrap().is_empty());
     }
 }

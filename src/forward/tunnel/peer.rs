@@ -13,6 +13,7 @@ use std::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     net::{TcpStream, UnixStream},
+    sync::Semaphore,
     time::sleep,
 };
 
@@ -50,15 +51,27 @@ pub(crate) struct TunnelRole {
     pub(crate) remote: Vec<ForwardSpec>,
 }
 
+/// The most names of targets that are looked up at a time for one peer. Each lookup has a thread.
+const MOST_LOOKUPS: usize = 16;
+
+/// The most bytes of the name of a target: more than DNS and UNIX sockets have. The smallest window of a connection
+/// covers what is kept of it until it is made.
+const MOST_NAME_BYTES: usize = 255;
+
 /// Answers what the peer asks for.
 pub(super) struct TunnelPeer {
     role: TunnelRole,
     listeners: usize,
+    lookups: Arc<Semaphore>,
 }
 
 impl TunnelPeer {
     pub(super) fn new(role: TunnelRole) -> Self {
-        Self { role, listeners: 0 }
+        Self {
+            role,
+            listeners: 0,
+            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+        }
     }
 
     /// Handles a message about the tunnel.
@@ -108,6 +121,17 @@ impl TunnelPeer {
 
     /// Makes the connection that the peer asks for.
     pub(super) fn open(&self, id: FlowId, target: OpenTarget, shared: &Arc<TunnelShared>) {
+        if name_bytes(&target) > MOST_NAME_BYTES {
+            let label = FlowLabel {
+                from: PEER.to_owned(),
+                to: "a target with a name of more than 255 bytes".to_owned(),
+            };
+            let refusal = ForwardRefusal {
+                kind: RefusalKind::Unknown,
+                text: "the name has more than 255 bytes".to_owned(),
+            };
+            return shared.refuse(id, label, &refusal);
+        }
         let Resolved { way, label } = match self.resolve(target) {
             Ok(resolved) => resolved,
             Err(label) => {
@@ -122,11 +146,12 @@ impl TunnelPeer {
         };
         let over = shared.over.clone();
         let shared = Arc::clone(shared);
+        let lookups = Arc::clone(&self.lookups);
         let given_up = shared.connecting(id);
         let work = async move {
             let connecting = async {
                 match way {
-                    Way::To(target) => connect(&target, place.clone()).await,
+                    Way::To(target) => connect(&target, lookups, place.clone()).await,
                     Way::Own(address, port) => connect_own(address, port).await,
                 }
             };
@@ -199,7 +224,17 @@ enum Way {
 /// of RFC 8305.
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to a target. A resolver that takes its time holds `place`, also after the future was dropped.
+fn name_bytes(target: &OpenTarget) -> usize {
+    match target {
+        OpenTarget::Connect(ForwardTarget::Tcp { host, .. }) => host.len(),
+        OpenTarget::Connect(ForwardTarget::Unix(path)) => path.len(),
+        OpenTarget::OwnPort { .. } => 0,
+        OpenTarget::Accepted { from, .. } => from.len(),
+    }
+}
+
+/// Connects to a target. Looks up its name when `lookups` allow one more. A resolver that takes its time holds that and
+/// `place`, also after the future was dropped.
 ///
 /// # Errors
 ///
@@ -210,11 +245,13 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// Dropping the future closes what it has opened.
 pub(super) async fn connect(
     target: &ForwardTarget,
+    lookups: Arc<Semaphore>,
     place: Option<Arc<Place>>,
 ) -> Result<LocalSocket, ForwardRefusal> {
     match target {
         ForwardTarget::Tcp { host, port } => {
-            let addresses = threads::lookup_host_holding(host, *port, place).await;
+            let turn = lookups.acquire_owned().await.ok();
+            let addresses = threads::lookup_host_holding(host, *port, (turn, place)).await;
             let addresses = addresses.map_err(|error| unknown(host, &error))?;
             let connected = connect_first(&addresses).await;
             connected.map(LocalSocket::from)

@@ -11,7 +11,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::Notify,
+    sync::{Notify, Semaphore},
     task::JoinHandle,
     time::timeout,
 };
@@ -243,7 +243,9 @@ async fn unanswering_port() -> (ForwardTarget, impl Sized) {
     let target = port_of(listener.local_addr().unwrap());
     // Its queue is filled.
     let mut queued = Vec::new();
-    while let Ok(Ok(socket)) = timeout(Duration::from_millis(500), connect(&target, None)).await {
+    let lookups = Arc::new(Semaphore::new(1));
+    let connecting = || connect(&target, Arc::clone(&lookups), None);
+    while let Ok(Ok(socket)) = timeout(Duration::from_millis(500), connecting()).await {
         queued.push(socket);
     }
     (target, (listener, queued))
@@ -457,6 +459,25 @@ async fn a_refused_connection_is_a_reset() {
     let refused = |event: &TunnelEvent| matches!(event, TunnelEvent::Refused(..));
     tunnel.events.wait(refused).await;
     tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_target_whose_name_is_longer_than_any_is_refused_and_not_kept() {
+    let tunnel = tunnel(Vec::new(), Vec::new()).await;
+    let label = || FlowLabel {
+        from: "a test".to_owned(),
+        to: "a long name".to_owned(),
+    };
+    for bytes in [256, 2000] {
+        let target = OpenTarget::Connect(ForwardTarget::Tcp {
+            host: "x".repeat(bytes),
+            port: 1,
+        });
+        let refused = tunnel.handle.open(&target, label()).await;
+        let why = refused.err().unwrap().text;
+        assert_eq!(why, "the name has more than 255 bytes");
+    }
+    assert_eq!(tunnel.far_handle.shared.lock().connecting.len(), 0);
 }
 
 #[tokio::test]

@@ -38,11 +38,11 @@ use crate::{
 };
 
 /// The bytes of queued messages from which producers that can wait do so.
-const ROOM_BYTES: usize = 512 << 10;
+const ROOM_BYTES: usize = 256 << 10;
 
 /// The most bytes of queued messages: messages that can wait take [`ROOM_BYTES`] and a message more, and all others are
 /// few and short.
-pub(crate) const MOST_BYTES: usize = 2 << 20;
+pub(crate) const MOST_BYTES: usize = 1 << 20;
 
 /// The bytes of the queue and of the allocator for each message.
 const MESSAGE_BYTES: usize = 64;

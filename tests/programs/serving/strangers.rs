@@ -234,7 +234,7 @@ fn wrong_use_of_a_server_gets_a_sentence() {
         rdcp(words).args(options).start().end()
     };
     let small = ["--root", &root, "-m", "1M"];
-    assert!(serve(&small).stderr.contains("at least -m 160M"));
+    assert!(serve(&small).stderr.contains("at least -m 256M"));
     serve(&["--root", "/nonexistent"]).tells(1, &["/nonexistent"]);
     fs::write(&keys, "alice rdk1short").unwrap();
     serve(&["--root", &root]).tells(2, &["line 1"]);

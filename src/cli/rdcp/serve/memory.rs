@@ -1,10 +1,16 @@
 //! How a server divides its memory between its copies.
 
-use crate::{MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig};
+use crate::{MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig, copy::budget::AGENT_BYTES};
 
-/// The memory of a copy beside its lanes: its session, its control stream, its threads, the lists of entries that are
-/// under way.
-const COPY_BYTES: u64 = 2 << 20;
+/// The memory of a copy beside its lanes and lists: its session with 1 MiB of unread messages, its control stream with
+/// a question of 1 MiB, its threads.
+const COPY_BYTES: u64 = 3 << 20;
+
+/// The least memory for the lists of a copy: 50,000 names of one directory for `--delete`, say.
+const LEAST_LIST_BYTES: u64 = 512 << 10;
+
+/// The most memory for the lists of a copy, as an agent that ssh has started has it.
+const MOST_LIST_BYTES: u64 = AGENT_BYTES as u64;
 
 /// The smallest chunk of a lane: below it, system calls cost more than the data.
 const LEAST_CHUNK_BYTES: usize = 64 << 10;
@@ -19,6 +25,8 @@ pub(super) struct CopyPools {
     pub(super) lane: StreamConfig,
     /// The settings of the control stream, which carries questions and answers.
     pub(super) control: StreamConfig,
+    /// The memory for the lists of a copy: half of what its lanes and lists share.
+    pub(super) list_bytes: usize,
 }
 
 impl CopyPools {
@@ -34,10 +42,15 @@ impl CopyPools {
         settings: StreamConfig,
     ) -> Result<Self, String> {
         let copies = u64::from(clients);
-        let lane_bytes = (memory / copies).saturating_sub(COPY_BYTES) / lanes as u64;
-        let lane_bytes = usize::try_from(lane_bytes).unwrap_or(usize::MAX);
+        let share = (memory / copies).saturating_sub(COPY_BYTES);
+        let list_bytes = (share / 2).min(MOST_LIST_BYTES);
+        let lanes_bytes = share.saturating_sub(list_bytes.max(LEAST_LIST_BYTES));
+        let list_bytes = list_bytes.max(LEAST_LIST_BYTES);
+        let lane_bytes = usize::try_from(lanes_bytes / lanes as u64).unwrap_or(usize::MAX);
         if lane_bytes < LEAST_CHUNK_BYTES * LEAST_DEPTH {
-            let least = (COPY_BYTES + (LEAST_CHUNK_BYTES * LEAST_DEPTH * lanes) as u64) * copies;
+            let least =
+                (COPY_BYTES + LEAST_LIST_BYTES + (LEAST_CHUNK_BYTES * LEAST_DEPTH * lanes) as u64)
+                    * copies;
             return Err(format!(
                 "{clients} copies of {lanes} lanes need at least -m {}M; give more memory, or fewer --max-clients or --lanes",
                 least.div_ceil(1 << 20)
@@ -66,7 +79,12 @@ impl CopyPools {
             },
             ..settings
         };
-        Ok(Self { lane, control })
+        let list_bytes = usize::try_from(list_bytes).unwrap_or(usize::MAX);
+        Ok(Self {
+            lane,
+            control,
+            list_bytes,
+        })
     }
 }
 
@@ -104,21 +122,21 @@ mod tests {
     #[test]
     fn too_little_memory_is_refused_with_the_least_that_works() {
         let why = divided(1 << 20, 64, 2).unwrap_err();
-        assert!(why.contains("at least -m 160M"), "{why}");
-        assert!(divided(160 << 20, 64, 2).is_ok());
-        assert!(divided((160 << 20) - (1 << 16), 64, 2).is_err());
+        assert!(why.contains("at least -m 256M"), "{why}");
+        assert!(divided(256 << 20, 64, 2).is_ok());
+        assert!(divided((256 << 20) - (1 << 16), 64, 2).is_err());
     }
 
     proptest! {
         #[test]
         fn all_lanes_together_fit(memory in 1_u64..1 << 40, clients in 1_u16..4096, lanes in 1_usize..16) {
-            if let Ok(CopyPools { lane, control }) = divided(memory, clients, lanes) {
+            if let Ok(CopyPools { lane, control, list_bytes }) = divided(memory, clients, lanes) {
                 let pools = [
                     lane.chunk_bytes * lane.depth,
                     lane.rdma.chunk_bytes * lane.rdma.depth,
                 ];
                 for pool in pools {
-                    let all = (pool * lanes) as u64 + COPY_BYTES;
+                    let all = (pool * lanes + list_bytes) as u64 + COPY_BYTES;
                     prop_assert!(all * u64::from(clients) <= memory, "{pool}");
                 }
                 // The control stream has a pool in each direction.

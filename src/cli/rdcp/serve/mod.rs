@@ -102,6 +102,7 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
     let settings = args.stream.config(Direction::Both);
     let session = session_config(settings.timeout);
     let pools = CopyPools::divide(memory, clients, args.lanes(), settings);
+    let pools = pools.map_err(anyhow::Error::msg)?;
     let service = CopyService {
         offer: format!("at most {clients} copies at a time in {}", amount(memory)),
         root: root.to_owned(),
@@ -115,8 +116,9 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
             },
             most_lanes: args.lanes(),
             is_privileged: args.privileged,
+            list_bytes: pools.list_bytes,
         },
-        pools: pools.map_err(anyhow::Error::msg)?,
+        pools,
         tally: Arc::default(),
         last: Mutex::default(),
         metrics: serve.metrics.clone(),

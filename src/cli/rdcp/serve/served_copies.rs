@@ -6,8 +6,9 @@ use rustix::io::Errno;
 use crate::{
     cli::server::rights::{Access, ClientRights, Writes},
     copy::{
+        budget::ListBudget,
         destination::{DestinationClaims, ExistingRights, ServedDestination},
-        job::CopyJob,
+        job::{CopyJob, ServedCopy},
         order::{CopyOptions, CopyOrder, CopyRole, ExistingFiles},
         path::BaseDirectory,
     },
@@ -40,6 +41,8 @@ pub(super) struct ServedCopies {
     pub(super) most_lanes: usize,
     /// True if owners, ACLs and all else that clients send are kept, as far as the server's process may set them.
     pub(super) is_privileged: bool,
+    /// The memory for the lists of each copy.
+    pub(super) list_bytes: usize,
 }
 
 impl ServedCopies {
@@ -135,13 +138,16 @@ impl ServedCopies {
         edges: &OrderedEdges,
     ) -> Result<CopyJob, String> {
         let access = self.access.and(rights.access);
-        let served = ServedDestination {
-            claims: self.claims.of_copy(client),
-            is_privileged: self.is_privileged,
-            existing: ExistingRights {
-                reads: access.reads,
-                replaces: access.writes == Writes::All,
+        let served = ServedCopy {
+            destination: ServedDestination {
+                claims: self.claims.of_copy(client),
+                is_privileged: self.is_privileged,
+                existing: ExistingRights {
+                    reads: access.reads,
+                    replaces: access.writes == Writes::All,
+                },
             },
+            budget: ListBudget::of_server(self.list_bytes),
         };
         let base = self.base_of(rights, line)?;
         CopyJob::prepare_in(&base, Some(served), context, order, edges)
@@ -215,6 +221,7 @@ mod tests {
             access,
             most_lanes: 2,
             is_privileged: false,
+            list_bytes: 1 << 20,
         }
     }
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::copy::{
+    budget::ListBudget,
     destination::{
         MetadataKeeper, Placement,
         answers::answer,
@@ -21,10 +22,11 @@ use crate::copy::{
         mirror::MirroredFolder,
         placement::EntryNaming,
         state::{DestinationShared, DestinationState},
-        written::{TargetFolder, WrittenGuard},
+        written::{KeptExisting, TargetFolder, WrittenGuard},
     },
     metadata::LocalOwners,
-    order::{KeptRights, NameFilter},
+    order::{KeptRights, NameFilter, RunPart},
+    written::WrittenEntries,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -243,9 +245,15 @@ fn begun(dest: &Path) -> (DestinationShared, CancellationToken) {
         cancelled: cancelled.clone(),
         reason: Arc::new(|| "enough".to_owned()),
     };
-    let guard = WrittenGuard::default();
     let keeper = MetadataKeeper::of_process(options.archive, false, KeptRights::All);
-    let state = DestinationState::new(placement, filter, options, keeper, guard, context);
+    let budget = Arc::new(ListBudget::of_agent());
+    let guard = WrittenGuard::new(
+        RunPart::default(),
+        WrittenEntries::default(),
+        KeptExisting::Nothing,
+        Arc::clone(&budget),
+    );
+    let state = DestinationState::new(placement, filter, options, keeper, guard, budget, context);
     (DestinationShared::new(state, None), cancelled)
 }
 

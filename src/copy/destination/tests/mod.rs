@@ -1,5 +1,6 @@
 //! The destination over loopback, with a source that sends what a test says.
 
+mod budget;
 mod ending;
 mod files;
 mod limited;

@@ -33,7 +33,7 @@ use crate::{
         metadata::EntryKind,
         order::{CopyNews, CopyOptions, CopyReport, FilterRule, FromCopy},
         path::{BaseDirectory, RelativePath},
-        question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_QUESTION_BYTES},
+        question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_ANSWER_BYTES},
         record::{LaneRecord, PREFIX_BYTES, RecordPrefix, decode},
         source::SourceEngine,
     },
@@ -257,7 +257,7 @@ pub(super) async fn answer(
     let codec = || {
         LengthDelimitedCodec::builder()
             .little_endian()
-            .max_frame_length(MAX_QUESTION_BYTES)
+            .max_frame_length(MAX_ANSWER_BYTES)
             .new_codec()
     };
     let (read, write) = stream.split();

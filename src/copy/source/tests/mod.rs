@@ -1,6 +1,7 @@
 //! The source against a destination that keeps what it receives: how a run goes, and what a server confines.
 
 mod destination;
+mod hostile;
 
 use std::{
     fs,
