@@ -9,9 +9,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+#[cfg(feature = "cli")]
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::KeyId;
+#[cfg(feature = "cli")]
+use crate::Watch;
 
 /// The part of all places that one key has, if there are several keys: a quarter.
 const PART_OF_ONE_KEY: usize = 4;
@@ -245,6 +249,23 @@ impl Place {
     /// Returns the places of the key that has this one.
     pub(crate) fn places(&self) -> &Places {
         &self.0
+    }
+}
+
+#[cfg(feature = "cli")]
+impl Place {
+    /// Keeps the place until the connections of these streams are closed.
+    pub(crate) fn keep_until_closed(self, streams: impl IntoIterator<Item = Watch>) {
+        let streams: Vec<_> = streams.into_iter().collect();
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        runtime.spawn(async move {
+            for stream in streams {
+                stream.closed().await;
+            }
+            drop(self);
+        });
     }
 }
 

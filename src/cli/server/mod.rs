@@ -41,7 +41,7 @@ use super::shared::{
     signals::{self, Caught},
 };
 use crate::{
-    Key, KeyId, Listener, Stream, StreamConfig,
+    Key, KeyId, Listener, Stream, StreamConfig, Watch,
     carry::CarryThread,
     places::{Place, Places, Share, SharedPlaces},
     threads,
@@ -320,8 +320,9 @@ impl<S: Service> Server<S> {
             cut,
             log: log.clone(),
         };
+        let connection = stream.watch();
         let outcome = self.service.serve(client, stream).await;
-        drop(entry);
+        entry.leave(connection);
         match outcome {
             SessionOutcome::Done(text) => log.print(Level::Note, &text),
             SessionOutcome::Failed(text) => log.print(Level::Error, &text),
@@ -498,7 +499,7 @@ struct TableEntry<'a> {
     table: &'a ClientTable,
     number: u64,
     places: Places,
-    _session: Place,
+    session: Option<Place>,
 }
 
 /// The reason why a client gets no session.
@@ -571,7 +572,7 @@ impl ClientTable {
             table: self,
             number: state.begun,
             places: self.places.of(key),
-            _session: session,
+            session: Some(session),
         };
         (entry, SessionCut(cut))
     }
@@ -606,6 +607,16 @@ impl RunningSession {
     fn end(&mut self, reason: &'static str) {
         if let Some(cut) = self.cut.take() {
             let _ = cut.send(reason);
+        }
+    }
+}
+
+impl TableEntry<'_> {
+    /// Removes the session from the table. Its place is taken until `connection` is closed: a client that leaves it open
+    /// occupies its own share.
+    fn leave(mut self, connection: Watch) {
+        if let Some(place) = self.session.take() {
+            place.keep_until_closed([connection]);
         }
     }
 }

@@ -232,4 +232,14 @@ impl Watch {
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
+
+    /// Waits until the connection is closed: some time after the stream was dropped, if the peer does not close it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: a repeated call continues to wait.
+    #[cfg(feature = "cli")]
+    pub(crate) async fn closed(&self) {
+        self.0.ended.cancelled().await;
+    }
 }

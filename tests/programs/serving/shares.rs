@@ -6,7 +6,7 @@ use std::{fs, time::Duration};
 use futures::future::join_all;
 use rdpipe::{Key, Stream, StreamConfig, connect};
 use rustix::process::Signal;
-use tokio::runtime::Runtime;
+use tokio::{io::AsyncWriteExt, runtime::Runtime};
 
 use super::Served;
 use crate::support::programs::{Running, eventually};
@@ -68,6 +68,38 @@ fn sessions_that_begin_nothing_leave_room_for_others_and_do_not_fill_the_log() {
         (shown > 0).then_some(shown)
     });
     assert!(shown < EVERYTHING - SESSIONS, "{shown} lines of alice");
+}
+
+/// Sessions that fail at once, and whose client leaves their connections open: they count until they are closed.
+#[test]
+fn connections_of_sessions_that_have_ended_stay_in_the_share_of_their_client() {
+    let served = Served::start(&["--max-clients", CLIENTS]);
+    bob_copies(&served);
+    let runtime = Runtime::new().unwrap();
+    let descriptors = || {
+        let id = served.server.id();
+        let open = fs::read_dir(format!("/proc/{id}/fd"));
+        open.expect("it runs").count()
+    };
+    let before = descriptors();
+    let mut kept = Vec::new();
+    let mut most = 0;
+    while kept.len() < 5 * SESSIONS {
+        let streams = silent_streams(&served, &runtime, SESSIONS / 4);
+        for mut stream in streams {
+            // No session begins so.
+            let _ = runtime.block_on(async {
+                stream.write_all(&[7; 64]).await?;
+                stream.flush().await
+            });
+            kept.push(stream);
+        }
+        most = most.max(descriptors());
+    }
+    // Each has two connections, and as many as wait at the listener are being refused.
+    let bound = before + 2 * (SESSIONS + 2 * 16) + 20;
+    assert!(most <= bound, "{most} descriptors, {before} before");
+    bob_copies(&served);
 }
 
 /// Starts a copy of alice that stalls once it runs or waits.

@@ -24,7 +24,7 @@ mod served_copies;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -38,7 +38,7 @@ use self::{
 };
 use super::args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT};
 use crate::{
-    Direction, Stream,
+    Direction, Stream, Watch,
     cli::{
         args::RdcpArgs,
         server::{
@@ -57,7 +57,7 @@ use crate::{
         order::{CopyEnd, CopyReport},
         path::BaseDirectory,
     },
-    places::Share,
+    places::{Place, Share},
     process::{raise_descriptor_limit, return_large_blocks},
     ssh::{
         agent::{
@@ -213,6 +213,8 @@ impl CopyService {
     ) -> (ServedSide, Result<AgentReport, String>) {
         let (tally, number) = (Arc::clone(&self.tally), client.number);
         let log = client.log.clone();
+        let edges = EdgeWatches::default();
+        let connected = Arc::clone(&edges);
         let kill = SessionKill::default();
         let client_session = ClientSession {
             edges: EdgeAcceptance::SharedListener(Arc::new(SharedListener {
@@ -220,7 +222,10 @@ impl CopyService {
                 owner: client.key.id(),
                 one_way: self.pools.lane.clone(),
                 two_way: self.pools.control.clone(),
-                connected: Box::new(move |stream| tally.connected(number, stream)),
+                connected: Box::new(move |stream| {
+                    tally.connected(number, stream);
+                    lock(&connected).push(stream.watch());
+                }),
             })),
             end: kill.clone(),
             warn: Box::new(move |text| log.print(Level::Warning, text)),
@@ -243,7 +248,10 @@ impl CopyService {
         };
         let place = async {
             let place = client.places.wait().await;
-            place.ok_or_else(|| "the server is shutting down".to_owned())
+            if place.is_none() {
+                return Err("the server is shutting down".to_owned());
+            }
+            Ok(CopyPlace { place, edges })
         };
         let serving = client_session.serve(session, place, admit, prepare);
         let mut serving = Box::pin(serving);
@@ -256,6 +264,27 @@ impl CopyService {
         };
         drop(serving);
         (side, result)
+    }
+}
+
+/// The edges of a copy that have been connected.
+type EdgeWatches = Arc<Mutex<Vec<Watch>>>;
+
+fn lock(edges: &EdgeWatches) -> MutexGuard<'_, Vec<Watch>> {
+    edges.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The place of a copy, which is taken until the connections of its edges are closed: they hold memory for so long.
+struct CopyPlace {
+    place: Option<Place>,
+    edges: EdgeWatches,
+}
+
+impl Drop for CopyPlace {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.keep_until_closed(std::mem::take(&mut *lock(&self.edges)));
+        }
     }
 }
 
