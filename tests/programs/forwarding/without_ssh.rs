@@ -189,7 +189,12 @@ fn a_client_whose_line_limits_it_to_copies_gets_no_tunnel() {
     let client = || rdforward(&["--key-file", &alice, "-L", "0:localhost:1", &at]).start();
     let tunnel = client();
     port(&tunnel, "here");
-    key_file(&place, "keys", "alice secret-of-alice-3847 append /run\n");
+    let limited = key_file(
+        &place,
+        "limited",
+        "alice secret-of-alice-3847 append /run\n",
+    );
+    fs::rename(limited, keys).unwrap();
     for refused in [tunnel, client()] {
         let said = refused.end();
         let said = said.exits(255);

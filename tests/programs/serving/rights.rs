@@ -16,7 +16,11 @@ impl Served {
             [name, key, ..] if name == client => format!("{name} {key} {rights}\n"),
             _ => format!("{line}\n"),
         };
-        fs::write(self.key_file(), lines.lines().map(line).collect::<String>()).unwrap();
+        // The server may read the file at any time, so the change is one step.
+        let new = self.directory().join("new-keys");
+        fs::write(&new, lines.lines().map(line).collect::<String>()).unwrap();
+        fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).unwrap();
+        fs::rename(new, self.key_file()).unwrap();
         self.server.said("that the rights have changed", |text| {
             (known(text) > before).then_some(())
         });
