@@ -54,6 +54,11 @@ impl ListBudget {
         self.is_of_server
     }
 
+    /// Returns the bytes of the whole budget.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Takes bytes. Returns false if there are not so many left.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         self.take_up_to(self.most, bytes)

@@ -579,8 +579,41 @@ fn wipe_sent(buffer: &mut BytesMut, length: usize) {
 #[cfg(test)]
 mod tests {
     use bytes::{Buf, BufMut};
+    use tokio_util::codec::Encoder;
 
     use super::*;
+
+    /// Reads messages of an agent that sends without end, and takes none of them out of the queue.
+    #[tokio::test]
+    async fn an_agent_that_sends_without_end_is_not_read_beyond_the_room() {
+        const MOST: usize = 5;
+        let mut sent = BytesMut::from(greeting("agent").as_bytes());
+        let pong = protocol::encode(&FromAgent::Pong).unwrap();
+        for _ in 0..100 {
+            let frame = Bytes::copy_from_slice(&pong);
+            codec().encode(frame, &mut sent).unwrap();
+        }
+        let (events, read) = (Arc::new(Mutex::new(Vec::new())), Cursor::new(sent));
+        let queue = Arc::clone(&events);
+        let mut task = SessionTask {
+            silence: Duration::from_secs(60),
+            events: Arc::new(move |event| lock(&queue).push(event)),
+            stderr_lines: Arc::default(),
+            cut: CancellationToken::new(),
+            pace: Arc::new(StderrPace::new(Arc::new(|| {
+                Box::pin(std::future::ready(()))
+            }))),
+            room: Arc::new(Semaphore::new(MOST)),
+            greeted: false,
+        };
+        let mut reading = std::pin::pin!(task.read_messages(read));
+        for _ in 0..10 {
+            assert!(futures::poll!(reading.as_mut()).is_pending());
+            assert_eq!(lock(&events).len(), MOST);
+            // The driver takes two.
+            lock(&events).drain(..2);
+        }
+    }
 
     /// Checks which memory [`wipe_sent`] wipes. The wiped bytes are not read: spare capacity counts as uninitialized.
     #[test]

@@ -283,7 +283,7 @@ impl AskedFolder {
             changed: entry.changed,
         };
         let names = PartNames::of(name);
-        let (part, promise) = find_promise(directory.as_fd(), &names, version)?;
+        let (part, promise) = find_promise(state, directory.as_fd(), &names, version)?;
         let ranges = &promise.ranges.ranges;
         if ranges.is_empty() {
             return None;

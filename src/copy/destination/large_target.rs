@@ -105,13 +105,14 @@ impl LargeContents {
                 Err(fault) => return Err(fault.into_text()),
             }
         };
-        contents.size(file, folder, names, promise)?;
+        contents.size(state, file, folder, names, promise)?;
         Ok(contents)
     }
 
     /// Gives the contents their size. A temporary file that is not continued becomes empty first.
     fn size(
         &self,
+        state: &DestinationState,
         file: &LargeFile,
         folder: BorrowedFd<'_>,
         names: &PartNames,
@@ -121,7 +122,7 @@ impl LargeContents {
             return Ok(());
         };
         if file.resumed {
-            let found = find_promise(folder, names, version_of(file));
+            let found = find_promise(state, folder, names, version_of(file));
             if promise.is_none() || found.map(|(_, promise)| promise).as_ref() != promise {
                 return Err("what an earlier run had left of it has changed".to_owned());
             }

@@ -115,6 +115,7 @@ pub(super) fn open_map(
 
 /// Returns what an earlier run has left of a file, and its contents; none if there is nothing that can be used.
 pub(super) fn find_promise(
+    state: &DestinationState,
     folder: BorrowedFd<'_>,
     names: &PartNames,
     version: SourceVersion,
@@ -125,11 +126,13 @@ pub(super) fn find_promise(
     }
     let (map, map_stat) = open_own_file(folder, &names.map)?;
     let length = usize::try_from(map_stat.st_size).ok()?;
-    if length > MAX_MAP_BYTES {
+    // A client of a server decides how many ranges a map has.
+    let most = MAX_MAP_BYTES.min(state.budget().most() / 4);
+    if length > most {
         return None;
     }
     let mut bytes = Vec::with_capacity(length);
-    let limit = MAX_MAP_BYTES as u64;
+    let limit = most as u64;
     File::from(map).take(limit).read_to_end(&mut bytes).ok()?;
     let ranges = parse_map(&bytes, version, origin_of(version))?;
     let promise = PartPromise {
