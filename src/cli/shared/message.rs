@@ -590,6 +590,34 @@ mod tests {
         assert!(events.is_new("two", now + SAME_EVENT_PAUSE));
     }
 
+    /// Strangers, and the holder of a key who breaks off.
+    #[test]
+    fn connections_that_are_no_streams_do_not_fill_the_log() {
+        let options = MessageOptions {
+            verbose: true,
+            ..MessageOptions::default()
+        };
+        let console = Console::new("rdcp", options);
+        let shown = ShownEvents {
+            console: console.clone(),
+            last: Mutex::new(None),
+        };
+        tracing::subscriber::with_default(shown, || {
+            for port in 0..100 {
+                tracing::debug!(target: DETAILS[0], port, "a connection that is no stream");
+                tracing::debug!(target: DETAILS[0], client = "alice", port, "gets no stream");
+            }
+        });
+        let later = Instant::now() + SAME_EVENT_PAUSE;
+        let mut left_out = console.budgets.take_left_out(later);
+        left_out.sort();
+        let [(alice, first), (others, second)] = &left_out[..] else {
+            panic!("{left_out:?}");
+        };
+        assert_eq!((&**alice, &**others), ("alice", OTHERS));
+        assert!(*first > 50 && *second > 50, "{left_out:?}");
+    }
+
     #[test]
     fn an_event_is_a_sentence_with_its_values() {
         struct Kept(Mutex<Vec<String>>);

@@ -250,7 +250,7 @@ impl Listener {
         self.address
     }
 
-    /// Accepts the next stream from a peer that has a key. Several tasks may accept from one listener, each gets its
+    /// Accepts the next stream from a peer that has a key: in turn by key, and of one key the oldest. Several tasks may accept from one listener, each gets its
     /// own streams.
     ///
     /// # Errors
