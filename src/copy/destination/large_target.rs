@@ -512,7 +512,7 @@ fn check_room(
     if !state.keeper.is_served() {
         return Ok(());
     }
-    if file.size > MAX_FILE_BYTES || file.content_bytes > file.size {
+    if file.size > MAX_FILE_BYTES {
         return Err("is larger than any file can be".to_owned());
     }
     // A file system that does not tell is written to until it is full.
