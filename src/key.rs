@@ -11,12 +11,10 @@ use std::{
 };
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
+use blake2::Blake2s256;
 use data_encoding::BASE32_NOPAD;
+use hmac::{Mac, SimpleHmac};
 use rustix::process::geteuid;
-use snow::{
-    params::HashChoice,
-    resolvers::{CryptoResolver, DefaultResolver},
-};
 use twox_hash::XxHash3_64;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -307,11 +305,9 @@ pub(crate) const DIGEST_BYTES: usize = 32;
 
 /// Returns the HMAC-BLAKE2s of `data` under `secret`, which only an end that has `secret` can compute.
 pub(crate) fn keyed_digest(secret: &[u8; 32], data: &[u8]) -> [u8; DIGEST_BYTES] {
-    let hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s);
-    let mut digest = [0; DIGEST_BYTES];
-    hash.expect("the pattern of the handshake has the same hash")
-        .hmac(secret, data, &mut digest);
-    digest
+    let mac = <SimpleHmac<Blake2s256> as Mac>::new_from_slice(secret);
+    let mac = mac.expect("a key of any length is a key of HMAC");
+    mac.chain_update(data).finalize().into_bytes().into()
 }
 
 /// The size of a [`KeyId`]: 128 bits, so that two keys do not share one.

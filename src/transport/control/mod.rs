@@ -4,6 +4,7 @@ pub(crate) mod connection;
 pub(crate) mod data_watch;
 pub(crate) mod message;
 pub(crate) mod noise;
+mod primitives;
 pub(crate) mod seal;
 pub(crate) mod state;
 

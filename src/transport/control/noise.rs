@@ -8,7 +8,10 @@
 
 use snow::{Builder, HandshakeState, TransportState};
 
-use super::message::{MAX_MESSAGE_BYTES, Message};
+use super::{
+    message::{MAX_MESSAGE_BYTES, Message},
+    primitives::Primitives,
+};
 use crate::key::Key;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -82,7 +85,9 @@ const FITS: &str = "an empty payload makes a message of exactly this size";
 
 fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Builder<'a> {
     let params = PATTERN.parse().expect("the pattern is one that snow knows");
-    let builder = Builder::new(params).psk(0, key.secret()).expect(COMPLETE);
+    let builder = Builder::with_resolver(params, Box::new(Primitives))
+        .psk(0, key.secret())
+        .expect(COMPLETE);
     builder.prologue(prologue).expect(COMPLETE)
 }
 

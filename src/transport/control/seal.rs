@@ -39,12 +39,12 @@ use aws_lc_rs::aead::{
     AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
 };
 use blake2::{Blake2s256, Digest};
-use hmac::{Mac, SimpleHmac};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 use zeroize::Zeroizing;
 
 use super::{message::Token, noise::Role};
+use crate::key::keyed_digest;
 
 /// The size of a tag, in bytes.
 pub(crate) const TAG_BYTES: usize = 16;
@@ -208,13 +208,13 @@ struct DirectionKeys {
 
 impl DirectionKeys {
     fn key(&self, label: &[u8], cipher: u8, epoch: u64) -> Zeroizing<[u8; 32]> {
-        let mut mac = <SimpleHmac<Blake2s256> as Mac>::new_from_slice(&*self.secret)
-            .expect("a key of any length is a key of HMAC");
-        mac.update(label);
-        mac.update(&[cipher, self.direction]);
-        mac.update(&CONNECTION.to_le_bytes());
-        mac.update(&epoch.to_le_bytes());
-        Zeroizing::new(mac.finalize().into_bytes().into())
+        let message = [
+            label,
+            &[cipher, self.direction],
+            &CONNECTION.to_le_bytes(),
+            &epoch.to_le_bytes(),
+        ];
+        Zeroizing::new(keyed_digest(&self.secret, &message.concat()))
     }
 }
 
