@@ -222,9 +222,9 @@ fn directory(attributes: Vec<(Vec<u8>, Vec<u8>)>) -> Metadata {
     }
 }
 
-/// Returns 8 KiB of attributes that no file system can refuse before it is asked.
+/// Returns 60 KiB of attributes that no file system can refuse before it is asked.
 fn attributes() -> Vec<(Vec<u8>, Vec<u8>)> {
-    vec![(b"user.hostile".to_vec(), vec![7; 8 << 10])]
+    vec![(b"user.hostile".to_vec(), vec![7; 60 << 10])]
 }
 
 fn asked(name: crate::copy::path::EntryName) -> AskedEntry {

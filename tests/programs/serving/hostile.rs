@@ -253,3 +253,20 @@ fn names_without_an_end_take_no_memory() {
 fn questions_whose_answers_are_not_read_take_no_memory() {
     withstands(Attack::Questions, 1000);
 }
+
+#[test]
+fn patterns_take_no_memory() {
+    withstands(Attack::Patterns, 10);
+}
+
+#[test]
+fn entries_that_were_not_written_take_no_memory() {
+    withstands(Attack::NotWritten, 500_000);
+}
+
+#[test]
+fn what_is_kept_until_the_end_of_a_copy_takes_no_memory() {
+    withstands(Attack::LargeFiles, 2000);
+    withstands(Attack::Folders, 2000);
+    withstands(Attack::HardLinks, 200_000);
+}
