@@ -207,6 +207,12 @@ pub mod fuzzing {
         crate::cli::fuzz_client_keys(data);
     }
 
+    /// Serves the session of a hostile client whose decisions are `data`.
+    #[cfg(feature = "cli")]
+    pub fn served_session(data: &[u8]) {
+        crate::cli::fuzz_served_session(data);
+    }
+
     /// Handles `data` as what the other end of a tunnel sends.
     #[cfg(feature = "cli")]
     pub fn forward_frames(data: &[u8]) {
@@ -244,6 +250,7 @@ pub mod fuzzing {
             ("proc_stat", proc_stat),
             #[cfg(feature = "rdma")]
             ("rdma", rdma),
+            ("served_session", served_session),
             ("session", session),
             ("socks", socks),
             ("stream", stream),

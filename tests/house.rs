@@ -14,7 +14,8 @@ const MAX_BIN_LINES: usize = 60;
 /// and each of its members itself; the library may use none of them.
 const LAYERS: &[&[&str]] = &[
     &["bin"],
-    &["cli", "hostile"],
+    &["cli"],
+    &["hostile"],
     &["copy", "forward", "perf"],
     &["ssh"],
     &["advice", "carry", "options", "reach"],

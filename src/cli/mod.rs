@@ -31,7 +31,7 @@ use std::{env, ffi::OsStr, path::Path, process::ExitCode};
 use clap::CommandFactory;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) use server::key_file::fuzz as fuzz_client_keys;
+pub(crate) use {rdcp::fuzz_served_session, server::key_file::fuzz as fuzz_client_keys};
 
 /// Runs the program whose name this process was started by: one executable, `rdpipe`, is all programs.
 ///

@@ -11,7 +11,7 @@ use futures::SinkExt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tokio_util::codec::FramedWrite;
 
@@ -39,6 +39,9 @@ use crate::{
 
 /// The silence after which this client treats a server as dead. It keeps a session alive without pings for as long.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// The time after which an order counts as refused, if its edges cannot be connected.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(400);
 
 /// A server of copies, as a hostile client reaches it.
 #[derive(Clone)]
@@ -88,7 +91,8 @@ impl CopyServer {
         })
     }
 
-    /// Connects one edge of an order. The server knows its key only when it has handled the order.
+    /// Connects one edge of an order. The server knows its key only when it has handled the order, and never knows it if
+    /// it has refused the order: the caller gives up.
     async fn connect_edge(&self, edge: &EdgeOrder) -> io::Result<Stream> {
         let key = Key::parse(&edge.key).map_err(io::Error::other)?;
         let config = StreamConfig {
@@ -100,15 +104,12 @@ impl CopyServer {
             transport: TransportPolicy::Tcp,
             ..StreamConfig::default()
         };
-        let mut last = None;
-        for _ in 0..20 {
+        loop {
             match connect(self.address, &key, &config).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
+                Err(_) => sleep(Duration::from_millis(20)).await,
             }
-            sleep(Duration::from_millis(20)).await;
         }
-        Err(last.map_or_else(|| io::ErrorKind::TimedOut.into(), io::Error::other))
     }
 
     /// Returns an order with these edges: the control edge and so many lanes.
@@ -147,6 +148,47 @@ impl CopyServer {
         })
     }
 
+    /// Returns any order, and whether it makes the server the source.
+    fn random_order(&self, choices: &mut Choices<'_>) -> io::Result<(Order, bool)> {
+        let CopyOrder {
+            mut role, options, ..
+        } = valid(choices);
+        if choices.below(2) == 0 {
+            // The client's own place is a directory that exists.
+            role = destination(b"");
+        }
+        let is_source = matches!(role, CopyRole::Source(_));
+        let lanes = choices.one_of(&[1, 1, 1, 2, 2, 0, 3]);
+        let mut order = self.order(role, lanes, options)?;
+        if choices.once_in(4) {
+            order.stream = valid(choices);
+        }
+        if choices.once_in(16) {
+            order = valid(choices);
+        }
+        Ok((order, is_source))
+    }
+
+    /// Returns the bytes of a session, from its greeting to the last of some messages.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn session_bytes(&self, choices: &mut Choices<'_>) -> io::Result<Vec<u8>> {
+        let (order, _) = self.random_order(choices)?;
+        let mut messages = vec![ToAgent::Order(Box::new(order))];
+        for _ in 0..choices.below(16) {
+            messages.push(match CopyMessage::random(true, choices) {
+                CopyMessage::Session(message) => message,
+                _ => valid(choices),
+            });
+        }
+        let mut bytes = bytes::BytesMut::from(greeting("controller").as_bytes());
+        for message in messages {
+            let message = protocol::encode(&message).map_err(io::Error::other)?;
+            let message = Bytes::from_owner(message);
+            tokio_util::codec::Encoder::encode(&mut frames::codec(), message, &mut bytes)?;
+        }
+        Ok(bytes.to_vec())
+    }
+
     /// Returns a role whose paths are below the client's place.
     fn placed(&self, role: CopyRole) -> CopyRole {
         let placed = |path: Vec<u8>| [self.place.as_bytes(), &path].concat();
@@ -178,22 +220,7 @@ impl CopyServer {
         if !choices.once_in(3) {
             copy.read_session();
         }
-        let CopyOrder {
-            mut role, options, ..
-        } = valid(choices);
-        if choices.below(2) == 0 {
-            // The client's own place is a directory that exists.
-            role = destination(b"");
-        }
-        let is_source = matches!(role, CopyRole::Source(_));
-        let lanes = choices.one_of(&[1, 1, 1, 2, 2, 0, 3]);
-        let mut order = self.order(role, lanes, options)?;
-        if choices.once_in(4) {
-            order.stream = valid(choices);
-        }
-        if choices.once_in(16) {
-            order = valid(choices);
-        }
+        let (order, is_source) = self.random_order(choices)?;
         let edges = order.edges.clone();
         let order = ToAgent::Order(Box::new(order));
         copy.send(CopyMessage::Session(order)).await?;
@@ -202,7 +229,8 @@ impl CopyServer {
         } else {
             edges.len()
         };
-        copy.connect(self, &edges[..connected], choices).await?;
+        let connecting = copy.connect(self, &edges[..connected], choices);
+        timeout(CONNECT_PATIENCE, connecting).await??;
         copy.send(CopyMessage::Session(ToAgent::Go)).await?;
         deeds.orders.add();
         for _ in 0..choices.one_of(&[0, 5, 50, 500, 5000]) {

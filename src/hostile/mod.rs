@@ -183,6 +183,19 @@ async fn play(
     }
 }
 
+/// Returns the bytes of a session with a server of copies, which the decisions of `script` choose: an order, and valid
+/// messages in any order.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn session_bytes(script: &[u8]) -> io::Result<Vec<u8>> {
+    let key = Key::generate().map_err(io::Error::other)?;
+    let server = CopyServer {
+        address: ([127, 0, 0, 1], 0).into(),
+        key: Key::parse(key.text().to_string()).map_err(io::Error::other)?,
+        place: String::new(),
+    };
+    server.session_bytes(&mut Choices::of_script(script))
+}
+
 /// Passes on connections to a server, and of each at most so many bytes towards it. After these the connection is cut,
 /// or stays and is silent. Returns the address to connect to.
 async fn relay(

@@ -7,6 +7,9 @@ mod listing;
 mod report;
 mod serve;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use serve::fuzzing::served_session as fuzz_served_session;
+
 use std::{collections::HashSet, io, process::ExitCode, time::Instant};
 
 use clap::{CommandFactory, error::ErrorKind};

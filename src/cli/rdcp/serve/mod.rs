@@ -19,6 +19,8 @@
 //!   entry.
 
 mod figures;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod memory;
 mod served_copies;
 

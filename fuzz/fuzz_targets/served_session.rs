@@ -1,0 +1,4 @@
+//! A client of a server that sends valid messages in any order and goes: its session must end, with every thread of it.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| rdpipe::fuzzing::served_session(data));
