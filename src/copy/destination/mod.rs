@@ -168,8 +168,12 @@ impl DestinationEngine {
         self
     }
 
-    /// Adds entries that earlier copies of the run have written.
+    /// Adds entries that earlier copies of the run have written. A source that may replace nothing could name what exists
+    /// as its own, and needs none: nothing is replaced.
     pub(crate) fn add_earlier(&mut self, part: WrittenPart) {
+        if !self.existing.replaces {
+            return;
+        }
         if self.budget.take_spare(part.len() * BLOCK_BYTES) {
             self.earlier.add(part);
         } else {

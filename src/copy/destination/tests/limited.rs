@@ -6,6 +6,7 @@ use super::*;
 use crate::copy::{
     destination::{ExistingRights, written::MAY_NOT_REPLACE},
     order::ExistingFiles,
+    written::WrittenEntries,
 };
 
 /// The rights of a client that may only add files.
@@ -157,6 +158,40 @@ async fn who_may_only_add_may_send_the_same_again() {
         ..CopyOptions::default()
     };
     copy_with(ADDS, &dest, &options, steps).await.assert_whole();
+}
+
+/// The numbers of inodes can be guessed.
+#[tokio::test]
+async fn who_may_only_add_cannot_name_what_exists_as_its_own() {
+    let (_scratch, dest) = existing();
+    let before = state_of(&dest);
+    let mut own = WrittenEntries::default();
+    for name in ["old", "kept", "tree", "tree/old"] {
+        let stat = fs::metadata(dest.join(name)).unwrap();
+        own.insert((stat.dev(), stat.ino()));
+    }
+    let steps = vec![
+        folder("tree", 0o700),
+        folder("fresh", 0o750),
+        folder("", 0o755),
+        hard_link("linked", "kept"),
+    ];
+    let typed = dest.to_str().unwrap().as_bytes();
+    let base = BaseDirectory::Working;
+    let engine = DestinationEngine::prepare(&base, typed, sources_of(&steps), archive());
+    let mut engine = engine.unwrap().with_existing_rights(ADDS);
+    for part in own.parts() {
+        engine.add_earlier(part);
+    }
+    let end = run(engine, steps).await;
+    assert_eq!(end.failures().len(), 1, "{:?}", end.failures());
+    assert_eq!(state_of(&dest), before);
+    let fresh = fs::metadata(dest.join("fresh")).unwrap().mode();
+    assert_eq!(
+        fresh & 0o7777,
+        0o750,
+        "what the copy makes gets its metadata"
+    );
 }
 
 #[tokio::test]
