@@ -87,7 +87,7 @@ impl Attack {
         let edges = order.edges.clone();
         copy.send(order_of(order)).await?;
         if !matches!(self, Self::Pings | Self::PingsInTurn) {
-            // A script of ones reads every edge.
+            // These decisions read every edge.
             let mut choices = Choices::of_script(&[0; 8]);
             match timeout(patience, copy.connect(server, &edges, &mut choices)).await {
                 Ok(connected) => connected?,

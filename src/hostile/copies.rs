@@ -91,8 +91,8 @@ impl CopyServer {
         })
     }
 
-    /// Connects one edge of an order. The server knows its key only when it has handled the order, and never knows it if
-    /// it has refused the order: the caller gives up.
+    /// Connects one edge of an order. The server knows its key only when it has handled the order, and never knows it
+    /// if it has refused the order: the caller gives up.
     async fn connect_edge(&self, edge: &EdgeOrder) -> io::Result<Stream> {
         let key = Key::parse(&edge.key).map_err(io::Error::other)?;
         let config = StreamConfig {

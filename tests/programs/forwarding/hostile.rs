@@ -1,5 +1,5 @@
-//! A client that has a key of `rdforward serve` and means harm: what the server holds of it is bounded, goes with it, and
-//! keeps no other client out.
+//! A client that has a key of `rdforward serve` and means harm: what the server holds of it is bounded, goes with it,
+//! and keeps no other client out.
 
 use rdpipe::{
     Key,

@@ -92,8 +92,8 @@ fn temporary_files(directory: &Path) -> Vec<String> {
     found
 }
 
-/// The time in which everything of a client that has died is gone: a second, on a machine that is not busy, and less than
-/// the four seconds after which an agent gives up work that does not end by itself.
+/// The time in which everything of a client that has died is gone: a second, on a machine that is not busy, and less
+/// than the four seconds after which an agent gives up work that does not end by itself.
 const LEAVING: Duration = Duration::from_secs(3);
 
 /// Waits until a server holds nothing any more of clients that have died, and has no temporary file below `root`.

@@ -28,8 +28,8 @@ const ROOT: &str = "/proc/self/fdinfo";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Serves the session of a hostile client whose decisions are `data`: its greeting, any order, and any messages, all of
-/// which are valid, and then its end. Panics if the session does not end then, or if a thread of it or one of its keys is
-/// left.
+/// which are valid, and then its end. Panics if the session does not end then, or if a thread of it or one of its keys
+/// is left.
 pub(crate) fn served_session(data: &[u8]) {
     let bytes = session_bytes(data).expect("valid messages can be encoded");
     let base = BaseDirectory::root(Path::new(ROOT)).expect("a directory");
