@@ -22,7 +22,21 @@ use zeroize::{Zeroize, Zeroizing};
 ///
 /// A `Key` cannot be printed. Only a [`GeneratedKey`] has a text.
 #[derive(Clone)]
-pub struct Key([u8; SECRET_BYTES]);
+pub struct Key {
+    secret: [u8; SECRET_BYTES],
+    origin: KeyOrigin,
+}
+
+/// Where a key comes from, which decides whether it can be guessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeyOrigin {
+    /// Random bits.
+    Random,
+    /// A text that a user chose.
+    Stretched,
+    /// A text that a user chose, of fewer than [`MIN_CHOSEN_CHARS`] characters.
+    StretchedShort,
+}
 
 impl Key {
     /// Makes a key of 256 random bits from the operating system.
@@ -31,8 +45,8 @@ impl Key {
     ///
     /// Returns [`KeyError::Random`] if the system returns no random bytes.
     pub fn generate() -> Result<GeneratedKey, KeyError> {
-        let mut key = Self([0; SECRET_BYTES]);
-        getrandom::fill(&mut key.0).map_err(|error| KeyError::Random(error.to_string()))?;
+        let mut key = Self::from_secret(&[0; SECRET_BYTES]);
+        getrandom::fill(&mut key.secret).map_err(|error| KeyError::Random(error.to_string()))?;
         Ok(GeneratedKey(key))
     }
 
@@ -41,6 +55,10 @@ impl Key {
     /// The text of a [`GeneratedKey`] is decoded. Any other text is stretched with Argon2id, which takes tens of
     /// milliseconds and 19 MiB: call this function once at the start, and not for each connection. Spaces in the text
     /// are part of the key.
+    ///
+    /// Every text is accepted, also a short one. An attacker who has recorded a handshake can guess a text that a person
+    /// chose, at the cost of one Argon2id for each guess: take a [`GeneratedKey`], or a text of 128 random bits. The
+    /// [id](Self::id) of a stretched key is never sent, because a table of words and their ids would give the word away.
     ///
     /// # Errors
     ///
@@ -58,21 +76,45 @@ impl Key {
         }
     }
 
-    /// Returns the key with these bytes, without stretching them.
+    /// Returns the key in the text of a [`GeneratedKey`]. No text is stretched, so one of another host costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`KeyError::Mistyped`] for any other text.
     #[cfg(feature = "cli")]
+    pub(crate) fn parse_generated(text: impl AsRef<[u8]>) -> Result<Self, KeyError> {
+        let encoded = text.as_ref().strip_prefix(PREFIX);
+        encoded.and_then(decode).ok_or(KeyError::Mistyped)
+    }
+
+    /// Returns the key with these random bytes, without stretching them.
     pub(crate) fn from_secret(secret: &[u8; SECRET_BYTES]) -> Self {
-        Self(*secret)
+        Self {
+            secret: *secret,
+            origin: KeyOrigin::Random,
+        }
+    }
+
+    /// Returns true if the key was stretched from a text that a user chose. The id of such a key is not sent.
+    pub(crate) fn is_stretched(&self) -> bool {
+        self.origin != KeyOrigin::Random
+    }
+
+    /// Returns true if the key was stretched from a text of fewer than [`MIN_CHOSEN_CHARS`] characters.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_short(&self) -> bool {
+        self.origin == KeyOrigin::StretchedShort
     }
 
     /// Returns the bytes of the key, for the handshake and for tickets.
     pub(crate) fn secret(&self) -> &[u8; SECRET_BYTES] {
-        &self.0
+        &self.secret
     }
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.0.zeroize();
+        self.secret.zeroize();
     }
 }
 
@@ -100,8 +142,8 @@ impl GeneratedKey {
     #[must_use]
     pub fn text(&self) -> KeyText {
         let mut bytes = Zeroizing::new([0; SECRET_BYTES + CHECKSUM_BYTES]);
-        bytes[..SECRET_BYTES].copy_from_slice(&self.0.0);
-        bytes[SECRET_BYTES..].copy_from_slice(&checksum(&self.0.0));
+        bytes[..SECRET_BYTES].copy_from_slice(self.secret());
+        bytes[SECRET_BYTES..].copy_from_slice(&checksum(self.secret()));
         let mut encoded = Zeroizing::new(BASE32_NOPAD.encode(bytes.as_slice()));
         encoded.make_ascii_lowercase();
         // The string has its full capacity from the start: growing it would leave copies of the key in memory.
@@ -224,6 +266,19 @@ const CHECKSUM_BYTES: usize = 3;
 /// The number of characters after the prefix: base32 holds five bits in each.
 const ENCODED_CHARS: usize = (SECRET_BYTES + CHECKSUM_BYTES) * 8 / 5;
 
+/// The number of characters from which a chosen key is accepted without a warning: 16 characters of base64 hold 96 random bits. Words
+/// are shorter as a rule, and attackers have them in dictionaries.
+const MIN_CHOSEN_CHARS: usize = 16;
+
+/// The reason why programs warn of a short key, or refuse it.
+#[cfg(feature = "cli")]
+pub(crate) const SHORT_KEY: &str =
+    "a key of fewer than 16 characters can be guessed from a recording of the network";
+
+/// The most stretched keys of one listener. The first message of a dialer with such a key has no id, so the listener
+/// tries all of them for each stranger: a few microseconds of hashing for each.
+pub(crate) const MAX_STRETCHED_KEYS: usize = 16;
+
 /// The first characters of the text of a generated key. The digit is the version of the format.
 const PREFIX: &[u8] = b"rdk1";
 
@@ -263,11 +318,23 @@ fn stretch(text: &[u8]) -> Result<Key, KeyError> {
         ))
     })?;
     memory.resize(count, Block::default());
-    let mut key = Key([0; SECRET_BYTES]);
+    let mut key = Key {
+        secret: [0; SECRET_BYTES],
+        origin: if characters(text) < MIN_CHOSEN_CHARS {
+            KeyOrigin::StretchedShort
+        } else {
+            KeyOrigin::Stretched
+        },
+    };
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_into_with_memory(text, SALT, &mut key.0, &mut memory)
+        .hash_password_into_with_memory(text, SALT, &mut key.secret, &mut memory)
         .map_err(unusable)?;
     Ok(key)
+}
+
+/// Returns the number of characters of a text; of its bytes if it is not UTF-8.
+fn characters(text: &[u8]) -> usize {
+    std::str::from_utf8(text).map_or(text.len(), |text| text.chars().count())
 }
 
 /// Returns the key in `encoded`, the text after the prefix, or `None` if the text is damaged.
@@ -279,9 +346,8 @@ fn decode(encoded: &[u8]) -> Option<Key> {
     let upper = Zeroizing::new(encoded.to_ascii_uppercase());
     let mut bytes = Zeroizing::new([0; SECRET_BYTES + CHECKSUM_BYTES]);
     BASE32_NOPAD.decode_mut(&upper, bytes.as_mut_slice()).ok()?;
-    let mut key = Key([0; SECRET_BYTES]);
-    key.0.copy_from_slice(&bytes[..SECRET_BYTES]);
-    (checksum(&key.0) == bytes[SECRET_BYTES..]).then_some(key)
+    let key = Key::from_secret(bytes.first_chunk()?);
+    (checksum(key.secret()) == bytes[SECRET_BYTES..]).then_some(key)
 }
 
 /// Returns true if a text without the prefix is probably a mistyped generated key: in upper case, or with an error in
@@ -316,9 +382,10 @@ pub(crate) const KEY_ID_BYTES: usize = 16;
 /// The name of a key, by which a [`Listener`](crate::Listener) with many keys finds the one that a peer uses:
 /// [`Listener::bind_with`](crate::Listener::bind_with).
 ///
-/// It follows from the key, and the key does not follow from it. A peer sends it in the clear, so an observer of the
-/// network can see that two connections use the same key, and nothing else of the key. `Display` prints 32 hexadecimal
-/// digits.
+/// It follows from the key, and the key does not follow from it. A peer sends the id of a [`GeneratedKey`] in the clear,
+/// so an observer of the network can see that two connections use the same key, and nothing else of the key. The id of a
+/// key that was stretched from a word is never sent, and should not be published: a table of words and ids shows the word.
+/// `Display` prints 32 hexadecimal digits.
 ///
 /// ```
 /// use rdpipe::Key;
@@ -538,7 +605,7 @@ mod tests {
 
     #[test]
     fn the_text_of_a_key_keeps_its_format() {
-        let text = GeneratedKey(Key([7; SECRET_BYTES])).text();
+        let text = GeneratedKey(Key::from_secret(&[7; SECRET_BYTES])).text();
         let expected = "rdk1a4dqobyha4dqobyha4dqobyha4dqobyha4dqobyha4dqobyha4dwf24g";
         assert_eq!(text.as_str(), expected);
         assert_eq!(
@@ -597,6 +664,38 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "cli")]
+    #[test]
+    fn a_key_remembers_whether_it_can_be_guessed() {
+        let made = Key::generate().unwrap();
+        let decoded = Key::parse(made.text().as_str()).unwrap();
+        for key in [made.key(), &decoded] {
+            assert!(!key.is_stretched() && !key.is_short());
+        }
+        for (text, is_short) in [
+            ("1", true),
+            ("hunter2", true),
+            ("fifteen chars..", true),
+            ("\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}\u{fc}", true),
+            ("sixteen chars...", false),
+            ("RtVF0QJxNL4yEt0pmA0q6A==", false),
+        ] {
+            let key = Key::parse(text).unwrap();
+            assert_eq!(
+                (key.is_stretched(), key.is_short()),
+                (true, is_short),
+                "{text}"
+            );
+            assert!(SHORT_KEY.contains(&MIN_CHOSEN_CHARS.to_string()));
+            assert!(matches!(
+                Key::parse_generated(text),
+                Err(KeyError::Mistyped)
+            ));
+        }
+        let parsed = Key::parse_generated(made.text().as_str()).unwrap();
+        assert_eq!(parsed.secret(), made.secret());
+    }
+
     #[test]
     fn debug_shows_no_key() {
         let made = Key::generate().unwrap();
@@ -609,7 +708,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_secret_survives_its_text(secret: [u8; SECRET_BYTES]) {
-            let made = GeneratedKey(Key(secret));
+            let made = GeneratedKey(Key::from_secret(&secret));
             let parsed = Key::parse(made.text().as_str()).unwrap();
             prop_assert_eq!(parsed.secret(), &secret);
         }
@@ -620,7 +719,7 @@ mod tests {
             at in 0..PREFIX.len() + ENCODED_CHARS,
             to in 0x20_u8..0x7f,
         ) {
-            let mut text = GeneratedKey(Key(secret)).text().as_bytes().to_vec();
+            let mut text = GeneratedKey(Key::from_secret(&secret)).text().as_bytes().to_vec();
             prop_assume!(text[at] != to);
             text[at] = to;
             match Key::parse(&text) {

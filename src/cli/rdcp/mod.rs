@@ -12,12 +12,13 @@ pub(crate) use serve::fuzzing::served_session as fuzz_served_session;
 
 use std::{collections::HashSet, io, process::ExitCode, time::Instant};
 
+use anyhow::Context;
 use clap::{CommandFactory, error::ErrorKind};
 
 use self::args::RdcpArgs;
 use super::{
     args::{Secret, take_variable},
-    server::key_file::client_key,
+    server::key_file::load_client_key,
     shared::{
         message::{self, Console, sentence},
         progress::is_on_terminal,
@@ -368,19 +369,11 @@ fn load_key(
     let Some(server) = places.into_iter().find(|place| is_server(place)) else {
         return Ok(None);
     };
-    match (&args.key_file, variable) {
-        (Some(path), _) => {
-            let (key, warning) = client_key(path)?;
-            if let Some(warning) = warning {
-                console.warn(&warning);
-            }
-            Ok(Some(key))
-        }
-        (None, Some(text)) => Ok(Some(Key::parse(text.text().as_encoded_bytes())?)),
-        (None, None) => anyhow::bail!(
-            "the server on {server} needs a key; give --key-file FILE with the line of this client in the server's key file, or set RDPIPE_KEY"
-        ),
-    }
+    let key = load_client_key(args.key_file.as_deref(), variable, console)?;
+    let key = key.with_context(|| format!(
+        "the server on {server} needs a key; give --key-file FILE with the line of this client in the server's key file, or set RDPIPE_KEY"
+    ))?;
+    Ok(Some(key))
 }
 
 /// Runs the pipeline, and prints how it went. Returns how it ended.

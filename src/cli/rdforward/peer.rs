@@ -2,11 +2,13 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
+use anyhow::Context;
+
 use crate::{
     Key,
     cli::{
         args::{Secret, TicketSource},
-        server::key_file::client_key,
+        server::key_file::load_client_key,
         shared::message::Console,
     },
     reach::ticket::Ticket,
@@ -106,19 +108,10 @@ impl NamedPeer {
             Self::Host(place) => Ok(ForwardPeer::Host(place)),
             Self::Ticket(ticket) => ticket.load(console).map(ForwardPeer::Ticket),
             Self::Server(host, port) => {
-                let key = match (key_file, variable) {
-                    (Some(path), _) => {
-                        let (key, warning) = client_key(path)?;
-                        if let Some(warning) = warning {
-                            console.warn(&warning);
-                        }
-                        key
-                    }
-                    (None, Some(text)) => Key::parse(text.text().as_encoded_bytes())?,
-                    (None, None) => anyhow::bail!(
-                        "the server {host}:{port} needs a key; give --key-file FILE with the line of this client in the server's key file, or set RDPIPE_KEY"
-                    ),
-                };
+                let key = load_client_key(key_file, variable, console)?;
+                let key = key.with_context(|| format!(
+                    "the server {host}:{port} needs a key; give --key-file FILE with the line of this client in the server's key file, or set RDPIPE_KEY"
+                ))?;
                 Ok(ForwardPeer::Server { host, port, key })
             }
         }

@@ -12,12 +12,14 @@ use std::{
 };
 
 use super::{
-    key_file::{ClientKeysError, FileStamp, key_in_line, parse, read_key_file},
+    key_file::{
+        ClientKeysError, FileStamp, LineError, LineFault, key_in_line, parse, read_key_file,
+    },
     rights::ClientRights,
 };
 use crate::{
     Error, Key, KeyId, KnownKeys, Listener, StreamConfig,
-    key::{DIGEST_BYTES, keyed_digest, unreadable},
+    key::{DIGEST_BYTES, MAX_STRETCHED_KEYS, keyed_digest, unreadable},
 };
 
 /// The keys of the clients, from a file with a line for each of them.
@@ -72,8 +74,9 @@ impl ClientKeys {
         config: StreamConfig,
     ) -> Result<Listener, Error> {
         let on = async |address: IpAddr| {
-            let (keys, names) = (self.clone(), self.clone());
+            let (keys, stretched, names) = (self.clone(), self.clone(), self.clone());
             let known = KnownKeys::many(move |id| keys.find(id).map(|client| client.key));
+            let known = known.and_stretched(move || Arc::clone(&stretched.0.table().stretched));
             let known = known.named(move |id| names.find(id).map(|client| client.name));
             Listener::bind_to((address, port), known, config.clone()).await
         };
@@ -258,10 +261,11 @@ impl SharedKeys {
     /// Reads the table and the warning. Takes keys from `old` where they are the same.
     fn read(&self, old: &KeyTable) -> Result<(KeyTable, Option<String>), ClientKeysError> {
         let (text, warning) = read_key_file(&self.path)?;
-        let lines = parse(&text).map_err(|error| ClientKeysError::Line {
+        let failed = |error| ClientKeysError::Line {
             path: self.path.clone(),
             error,
-        })?;
+        };
+        let lines = parse(&text).map_err(failed)?;
         let mut table = KeyTable::default();
         for line in lines {
             let mark = keyed_digest(self.mark_secret.secret(), line.key);
@@ -269,6 +273,12 @@ impl SharedKeys {
                 Some(key) => key.clone(),
                 None => key_in_line(&self.path, line.number, line.key)?,
             };
+            table.check(&key).map_err(|fault| {
+                failed(LineError {
+                    line: line.number,
+                    fault,
+                })
+            })?;
             let client = KnownClient {
                 name: line.name.into(),
                 key,
@@ -292,6 +302,8 @@ struct KeyTable {
     /// The keys by their marks: the keyed digests of their texts, from which no text can be guessed without the secret.
     /// A key whose text is still in the file need not be stretched again.
     marks: HashMap<[u8; DIGEST_BYTES], KeyId>,
+    /// The keys that rdpipe did not make: their clients send no id.
+    stretched: Arc<Vec<Key>>,
 }
 
 /// A client that has a line in the key file.
@@ -311,7 +323,21 @@ impl KeyTable {
     fn insert(&mut self, client: KnownClient, mark: [u8; DIGEST_BYTES]) {
         let id = client.key.id();
         self.marks.insert(mark, id);
+        if client.key.is_stretched() {
+            Arc::make_mut(&mut self.stretched).push(client.key.clone());
+        }
         self.clients.insert(id, client);
+    }
+
+    /// Checks that a key which rdpipe did not make is no short word, and that there is room for it in the table.
+    fn check(&self, key: &Key) -> Result<(), LineFault> {
+        if key.is_short() {
+            Err(LineFault::ShortKey)
+        } else if key.is_stretched() && self.stretched.len() >= MAX_STRETCHED_KEYS {
+            Err(LineFault::StretchedKeys)
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the key whose text has this mark.
@@ -335,6 +361,9 @@ mod tests {
 
     use super::*;
     use crate::cli::server::new_key::new_client;
+
+    /// A key that a user chose, and that a server accepts.
+    const WORDS: &str = "the_key_of_a_test";
 
     /// A key file in its own directory.
     struct TestKeyFile(tempfile::TempDir);
@@ -387,11 +416,11 @@ mod tests {
     #[test]
     fn a_client_is_found_by_its_key() {
         let (alice, alice_id) = client("alice");
-        let file = TestKeyFile::new(&format!("# clients\n{alice}bob secret_key\n"));
+        let file = TestKeyFile::new(&format!("# clients\n{alice}bob {WORDS}\n"));
         let (keys, warning) = ClientKeys::load(&file.path()).unwrap();
         assert_eq!((keys.count(), warning), (2, None));
         assert_eq!(name_of(&keys, alice_id).as_deref(), Some("alice"));
-        let bob = Key::parse("secret_key").unwrap().id();
+        let bob = Key::parse(WORDS).unwrap().id();
         assert_eq!(name_of(&keys, bob).as_deref(), Some("bob"));
         assert_eq!(name_of(&keys, client("eve").1), None);
         assert_eq!(format!("{keys:?}"), "ClientKeys(2 clients)");
@@ -419,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_wrong_line_is_an_error_with_file_and_line() {
-        let file = TestKeyFile::new("a one\nb rdk1two\n");
+        let file = TestKeyFile::new(&format!("a {WORDS}\nb rdk1two\n"));
         let error = ClientKeys::load(&file.path()).unwrap_err().to_string();
         let expected = format!(
             "the key file {}, line 2: this looks like a key made by rdpipe, but it is mistyped or cut off",
@@ -432,6 +461,39 @@ mod tests {
             error.ends_with("keys, line 1: no key; write NAME KEY"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_short_word_is_no_key_of_a_client() {
+        let (alice, alice_id) = client("alice");
+        let file = TestKeyFile::new(&format!("{alice}bob hunter2\n"));
+        let error = ClientKeys::load(&file.path()).unwrap_err().to_string();
+        let expected = format!(
+            "the key file {}, line 2: a key of fewer than 16 characters can be guessed from a recording of the network; \
+             replace it with a key that --new-key makes",
+            file.path().display()
+        );
+        assert_eq!(error, expected);
+        // A reload leaves the table.
+        file.replace(&alice);
+        let keys = file.load();
+        file.replace("alice hunter2\n");
+        assert!(keys.reload_if_changed().is_err());
+        assert!(keys.find(alice_id).is_some());
+    }
+
+    #[test]
+    fn a_server_tries_a_bounded_number_of_stretched_keys() {
+        let lines = |count| (0..count).map(|number| format!("c{number} {WORDS}-{number}\n"));
+        let (alice, _) = client("alice");
+        let text = alice + &lines(MAX_STRETCHED_KEYS).collect::<String>();
+        let file = TestKeyFile::new(&text);
+        let keys = file.load();
+        assert_eq!(keys.count(), MAX_STRETCHED_KEYS + 1);
+        assert_eq!(keys.0.table().stretched.len(), MAX_STRETCHED_KEYS);
+        file.replace(&lines(MAX_STRETCHED_KEYS + 1).collect::<String>());
+        let error = keys.reload_if_changed().unwrap_err().to_string();
+        assert!(error.contains("line 17: more than 16 clients"), "{error}");
     }
 
     #[test]
@@ -512,9 +574,9 @@ mod tests {
     /// it.
     #[test]
     fn an_unchanged_key_is_not_stretched_again() {
-        let file = TestKeyFile::new("alice secret_key\n");
+        let file = TestKeyFile::new(&format!("alice {WORDS}\n"));
         let keys = file.load();
-        let mark = keyed_digest(keys.0.mark_secret.secret(), b"secret_key");
+        let mark = keyed_digest(keys.0.mark_secret.secret(), WORDS.as_bytes());
         assert!(keys.0.table().key_with(&mark).is_some());
         let planted = Key::generate().unwrap();
         let mut table = KeyTable::default();
@@ -526,7 +588,7 @@ mod tests {
         };
         table.insert(client, mark);
         keys.0.replace_table(table);
-        file.replace("alicia secret_key\n");
+        file.replace(&format!("alicia {WORDS}\n"));
         let changes = keys.reload_if_changed().unwrap().unwrap();
         assert_eq!(changes.added, names(&["alicia"]));
         assert_eq!(name_of(&keys, planted.id()).as_deref(), Some("alicia"));
@@ -534,10 +596,10 @@ mod tests {
 
     #[test]
     fn a_change_right_after_the_load_is_seen() {
-        let file = TestKeyFile::new("a 1\n");
+        let file = TestKeyFile::new(&format!("a {WORDS}\n"));
         let keys = file.load();
         // Same inode, same size, and most often the same time.
-        fs::write(file.path(), "b 1\n").unwrap();
+        fs::write(file.path(), format!("b {WORDS}\n")).unwrap();
         let changes = keys.reload_if_changed().unwrap().unwrap();
         assert_eq!(
             (changes.added, changes.removed),
@@ -548,14 +610,14 @@ mod tests {
     /// The test empties the table: a call that read the file would fill it.
     #[test]
     fn a_file_that_has_not_changed_is_not_read() {
-        let file = TestKeyFile::new("a 1\n");
+        let file = TestKeyFile::new(&format!("a {WORDS}\n"));
         let keys = file.load();
         let later = SystemTime::now() + Duration::from_secs(60);
         assert_eq!(keys.reload_at(later).unwrap(), None);
         keys.0.replace_table(KeyTable::default());
         assert_eq!(keys.reload_at(later).unwrap(), None);
         assert_eq!(keys.count(), 0);
-        file.replace("a 1\n");
+        file.replace(&format!("a {WORDS}\n"));
         let changes = keys.reload_at(later).unwrap().unwrap();
         assert_eq!(changes.added, names(&["a"]));
 
@@ -564,13 +626,13 @@ mod tests {
         assert_eq!(keys.reload_at(later).unwrap(), None);
         fs::remove_file(file.path()).unwrap();
         assert!(keys.reload_at(later).is_err());
-        file.replace("a 1\n");
+        file.replace(&format!("a {WORDS}\n"));
         assert!(keys.reload_at(later).unwrap().unwrap().is_repaired);
     }
 
     #[test]
     fn only_a_regular_file_is_read_again() {
-        let file = TestKeyFile::new("a 1\n");
+        let file = TestKeyFile::new(&format!("a {WORDS}\n"));
         let keys = file.load();
         fs::remove_file(file.path()).unwrap();
         rustix::fs::mknodat(

@@ -18,7 +18,11 @@ use zeroize::Zeroizing;
 use super::rights::{ClientRights, split_word};
 use crate::{
     Key, KeyError,
-    key::{MAX_LINE_BYTES, first_line, open_key_file, resembles_ours, unreadable},
+    cli::{args::Secret, shared::message::Console},
+    key::{
+        MAX_LINE_BYTES, MAX_STRETCHED_KEYS, SHORT_KEY, first_line, open_key_file, resembles_ours,
+        unreadable,
+    },
 };
 
 /// The largest key file, in bytes: the lines of some 50 000 clients. A larger file is most likely not a key file.
@@ -31,6 +35,31 @@ const FIRST_BUFFER_BYTES: usize = 64 << 10;
 /// have the same time; the longest step is 2 s, that of FAT.
 const CLOCK_STEP: Duration = Duration::from_secs(2);
 
+/// Reads the key of a client of a server, from the file or the environment `variable`, and prints the warnings about it.
+/// Returns `None` if the user gave no key.
+///
+/// # Errors
+///
+/// Fails as [`client_key`] does, or if the variable has no key.
+pub(in crate::cli) fn load_client_key(
+    file: Option<&Path>,
+    variable: Option<&Secret>,
+    console: &Console,
+) -> anyhow::Result<Option<Key>> {
+    let (key, warning) = match (file, variable) {
+        (Some(path), _) => client_key(path)?,
+        (None, Some(text)) => (Key::parse(text.text().as_encoded_bytes())?, None),
+        (None, None) => return Ok(None),
+    };
+    if let Some(warning) = warning {
+        console.warn(&warning);
+    }
+    if key.is_short() {
+        console.warn(&format!("{SHORT_KEY}; use one that rdcp --new-key makes"));
+    }
+    Ok(Some(key))
+}
+
 /// Reads the key of a client from the first line of a file: `KEY`, or a line of the server's file. If
 /// this user is root and the file belongs to another user, the second part of the result is a sentence that warns about
 /// it.
@@ -40,7 +69,7 @@ const CLOCK_STEP: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// Fails if the file cannot be read, if others can read or change it, or if its first line has no key.
-pub(in crate::cli) fn client_key(path: &Path) -> Result<(Key, Option<String>), ClientKeysError> {
+fn client_key(path: &Path) -> Result<(Key, Option<String>), ClientKeysError> {
     let (mut file, warning) = open_key_file(path)?;
     let line = first_line(&mut file).map_err(|source| unreadable(path, source))?;
     let wrong = |fault| ClientKeysError::Line {
@@ -212,6 +241,14 @@ pub(in crate::cli) enum LineFault {
     /// The directory of the client cannot be one below the root of the server.
     #[error("the directory of a client has no .. in it, and no NUL")]
     Directory,
+    /// The key is a short word.
+    #[error("{SHORT_KEY}; replace it with a key that --new-key makes")]
+    ShortKey,
+    /// The server would have to try too many keys for each stranger.
+    #[error(
+        "more than {MAX_STRETCHED_KEYS} clients have keys that rdpipe did not make; replace some with keys that --new-key makes"
+    )]
+    StretchedKeys,
     /// A line has a line end in it.
     #[error("one client is one line, without a line end in it")]
     LineEnd,

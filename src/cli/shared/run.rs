@@ -16,8 +16,12 @@ use super::{
     signals::{self, Caught},
 };
 use crate::{
-    Cipher, Error, Key, Stats, Stream, carry::CarryError, cli::args::KeySource, key::KeyError,
-    reach::ticket::NoListener, threads,
+    Cipher, Error, Key, Stats, Stream,
+    carry::CarryError,
+    cli::args::KeySource,
+    key::{KeyError, SHORT_KEY},
+    reach::ticket::NoListener,
+    threads,
 };
 
 /// A run of a program, with its runtimes and its report.
@@ -98,6 +102,11 @@ pub(crate) fn key(source: KeySource, console: &Console) -> anyhow::Result<Option
     };
     if let Some(warning) = &loaded.warning {
         console.warn(warning);
+    }
+    if loaded.key.is_short() {
+        console.warn(&format!(
+            "{SHORT_KEY}; leave the key out, so that rdrecv makes one, or take one from `head -c 16 /dev/urandom | base64`"
+        ));
     }
     Ok(Some(loaded.key))
 }

@@ -66,7 +66,7 @@ impl OpenTask {
         cancelled: CancellationToken,
     ) -> Result<Self, TaskFault> {
         order.kind.check()?;
-        let key = Key::parse(&order.key);
+        let key = Key::parse_generated(&order.key);
         let key = key.map_err(|_| "received an invalid key".to_owned())?;
         let config = config(&order, settings);
         let rdma = config.rdma.clone();

@@ -153,7 +153,7 @@ impl PendingEdge {
         requests: mpsc::Receiver<EdgeRequest>,
         threads: TaskTrackerToken,
     ) -> Result<Self, String> {
-        let key = Key::parse(&edge.key).map_err(|error| error.to_string())?;
+        let key = Key::parse_generated(&edge.key).map_err(|error| error.to_string())?;
         let name = match edge.direction {
             Direction::Receive => "input",
             Direction::Send => "output",

@@ -9,6 +9,7 @@
 use std::{
     collections::HashMap,
     fmt::Display,
+    iter,
     net::SocketAddr,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -28,7 +29,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::listener::{Arrival, ArrivalQueue, ListenerCounters};
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
-    key::KeyId,
+    key::{KeyId, MAX_STRETCHED_KEYS},
     places::{Share, SharedPlaces},
     transport::{
         connect::{
@@ -39,7 +40,10 @@ use crate::{
             handshake::{self, Authenticated},
             preamble::{ControlOpening, Opening, OpeningKind, PROTOCOL_VERSION, PreambleKind},
         },
-        control::{connection::closed, noise},
+        control::{
+            connection::closed,
+            noise::{self, Responder},
+        },
         stream::Stream,
     },
 };
@@ -245,16 +249,13 @@ impl Acceptor {
         opening: ControlOpening,
         mut peer: UnauthenticatedPeer,
     ) -> Result<(Authenticated, ProvingPlace), HandshakeFault> {
-        let ControlOpening { prologue, first } = &opening;
-        let key_id = opening.key_id();
-        let key = self.keys.key_or_decoy(key_id);
-        let Ok(responder) = noise::respond(&key, prologue, first) else {
+        let Some((key_id, responder)) = self.keys.respond(&opening) else {
             let refusal = handshake::refuse(socket, PreambleKind::WrongKey);
             peer.wait(Box::pin(refusal)).await?;
             return Err(HandshakeFault::Key);
         };
         let places = self.proving.of(self.keys.owner(key_id));
-        let entering = self.messages.enter(*first, places);
+        let entering = self.messages.enter(opening.first, places);
         let mut entering = pin!(entering.ok_or(HandshakeFault::Protocol("a recorded message"))?);
         let place = match poll!(entering.as_mut()) {
             Poll::Ready(place) => place,
@@ -366,6 +367,8 @@ impl UnauthenticatedPeer {
 /// The keys that a listener is opened for.
 pub(crate) struct KnownKeys {
     lookup: Box<dyn Fn(KeyId) -> Option<Key> + Send + Sync>,
+    /// Returns the stretched keys, whose dialers send no id.
+    stretched: Box<dyn Fn() -> Arc<Vec<Key>> + Send + Sync>,
     /// Returns the name of the client that has a key.
     name: Box<dyn Fn(KeyId) -> Option<Arc<str>> + Send + Sync>,
     /// Returns what one key has of a number of places.
@@ -377,18 +380,31 @@ impl KnownKeys {
     pub(crate) fn one(key: Key) -> Self {
         Self {
             lookup: Box::new(move |_| Some(key.clone())),
+            stretched: Box::new(Arc::default),
             name: Box::new(|_| None),
             share: Share::whole,
         }
     }
 
-    /// Returns the keys that `lookup` returns, each of which has a quarter of the places.
+    /// Returns the keys that `lookup` returns, each of which has a quarter of the places. It finds no stretched key,
+    /// because the dialers of one send no id.
     pub(crate) fn many(lookup: impl Fn(KeyId) -> Option<Key> + Send + Sync + 'static) -> Self {
         Self {
             lookup: Box::new(lookup),
+            stretched: Box::new(Arc::default),
             name: Box::new(|_| None),
             share: Share::quarter,
         }
+    }
+
+    /// Adds the stretched keys that `stretched` returns, of which the first [`MAX_STRETCHED_KEYS`] count.
+    #[cfg(feature = "cli")]
+    pub(crate) fn and_stretched(
+        self,
+        stretched: impl Fn() -> Arc<Vec<Key>> + Send + Sync + 'static,
+    ) -> Self {
+        let stretched = Box::new(stretched);
+        Self { stretched, ..self }
     }
 
     /// Names the clients that have the keys, for events.
@@ -402,7 +418,7 @@ impl KnownKeys {
     }
 }
 
-/// Finds the key of a peer by its id.
+/// Finds the key of a peer by its id, or among the stretched keys.
 pub(crate) struct ListenerKeys {
     known: KnownKeys,
     /// Verifies the messages of peers whose key is unknown, which takes as long as with a known key, and always fails,
@@ -422,8 +438,22 @@ impl ListenerKeys {
         }
     }
 
+    /// Verifies the first message of a dialer, with the key of the id that it sent, then with each stretched key. Returns
+    /// the id of the key that the message was made with.
+    ///
+    /// A message that does not verify costs the same work, whether its id is known or not.
+    pub(crate) fn respond(&self, opening: &ControlOpening) -> Option<(KeyId, Responder)> {
+        let named = self.key_or_decoy(opening.key_id());
+        let stretched = (self.known.stretched)();
+        let stretched = stretched.iter().take(MAX_STRETCHED_KEYS);
+        iter::once(&named).chain(stretched).find_map(|key| {
+            let responder = noise::respond(key, &opening.prologue, &opening.first).ok()?;
+            Some((key.id(), responder))
+        })
+    }
+
     /// Returns the key with this id, or a key that no peer has.
-    pub(crate) fn key_or_decoy(&self, id: KeyId) -> Key {
+    fn key_or_decoy(&self, id: KeyId) -> Key {
         let routed = self.route(id).map(|route| route.key.clone());
         routed
             .or_else(|| (self.known.lookup)(id))
@@ -542,5 +572,141 @@ impl KeyAcceptor {
 impl Drop for KeyAcceptor {
     fn drop(&mut self) {
         self.routes.lock().remove(&self.id);
+    }
+}
+
+#[cfg(all(test, feature = "cli"))]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::{
+        Listener, connect,
+        transport::{
+            connect::preamble::{PREAMBLE_BYTES, PROLOGUE_BYTES, Preamble},
+            control::noise::HANDSHAKE_BYTES,
+        },
+    };
+
+    const FIRST_BYTES: usize = PROLOGUE_BYTES + HANDSHAKE_BYTES;
+
+    fn made() -> Key {
+        Key::generate().unwrap().key().clone()
+    }
+
+    /// Returns stretched keys of the words.
+    fn stretched(words: impl IntoIterator<Item = usize>) -> Vec<Key> {
+        let words = words.into_iter();
+        words
+            .map(|number| Key::parse(format!("the words of client {number}")).unwrap())
+            .collect()
+    }
+
+    /// Opens a listener for generated and stretched keys.
+    async fn listener(made: &[Key], stretched: Vec<Key>) -> Listener {
+        let all = made.iter().chain(&stretched);
+        let all: HashMap<_, _> = all.map(|key| (key.id(), key.clone())).collect();
+        let stretched = Arc::new(stretched);
+        let known = KnownKeys::many(move |id| all.get(&id).cloned())
+            .and_stretched(move || Arc::clone(&stretched));
+        let listener = Listener::bind_to("127.0.0.1:0", known, StreamConfig::default());
+        listener.await.unwrap()
+    }
+
+    /// Returns the first bytes that a dialer with a key sends.
+    async fn first_bytes(key: &Key) -> [u8; FIRST_BYTES] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = StreamConfig::default();
+        let reading = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; FIRST_BYTES];
+            socket.read_exact(&mut bytes).await.unwrap();
+            bytes
+        };
+        tokio::select! {
+            bytes = reading => bytes,
+            ended = connect(address, key, &config) => panic!("no answer was sent: {ended:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_of_one_stretched_key_have_nothing_in_common() {
+        let key = Key::parse("hunter2").unwrap();
+        let [first, second] = [first_bytes(&key).await, first_bytes(&key).await];
+        let (preamble, first) = first.split_at(PREAMBLE_BYTES);
+        assert_eq!(preamble, Preamble::encode(PreambleKind::Control));
+        let second = &second[PREAMBLE_BYTES..];
+        let id = key.id().to_bytes();
+        for part in first.windows(6) {
+            let is_in = |bytes: &[u8]| bytes.windows(6).any(|other| other == part);
+            assert!(!is_in(second) && !is_in(&id), "{part:x?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_generated_key_shows_its_id() {
+        let key = made();
+        for bytes in [first_bytes(&key).await, first_bytes(&key).await] {
+            assert_eq!(bytes[PREAMBLE_BYTES..PROLOGUE_BYTES], key.id().to_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listener_finds_each_of_its_keys() {
+        let (made, stretched) = ([made(), made()], stretched(0..3));
+        let listener = listener(&made, stretched.clone()).await;
+        for key in made.iter().chain(&stretched) {
+            let config = StreamConfig::default();
+            let dialing = connect(listener.local_addr(), key, &config);
+            let (dialed, accepted) = tokio::try_join!(dialing, listener.accept()).unwrap();
+            assert_eq!((dialed.key_id(), accepted.key_id()), (key.id(), key.id()));
+        }
+    }
+
+    /// The last of the stretched keys is one more than a listener tries.
+    #[tokio::test]
+    async fn a_word_that_is_not_tried_gets_the_answer_to_a_wrong_key() {
+        let known = stretched(0..=MAX_STRETCHED_KEYS);
+        let last = known[MAX_STRETCHED_KEYS].clone();
+        let listener = listener(&[made()], known).await;
+        for key in [last, Key::parse("hunter2").unwrap(), made()] {
+            let config = StreamConfig::default();
+            let error = connect(listener.local_addr(), &key, &config).await;
+            let error = error.expect_err("a key that is not tried");
+            let is_wrong_key = matches!(
+                error,
+                Error::Handshake {
+                    fault: HandshakeFault::Key,
+                    ..
+                }
+            );
+            assert!(is_wrong_key, "{error:?}");
+        }
+    }
+
+    /// A stranger that has seen the id of a key does not learn from the time whether the listener still knows it.
+    #[tokio::test]
+    async fn a_message_that_does_not_verify_costs_the_same_work_for_every_id() {
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+        let (known, tried) = (made(), Arc::new(AtomicUsize::new(0)));
+        let (found, counted) = (known.clone(), Arc::clone(&tried));
+        let keys = KnownKeys::many(move |id| (id == found.id()).then(|| found.clone()))
+            .and_stretched(move || {
+                counted.fetch_add(1, Relaxed);
+                Arc::default()
+            });
+        let keys = ListenerKeys::new(keys, made(), Arc::default());
+        for (count, id) in (1..).zip([known.id(), made().id()]) {
+            let preamble = Preamble::encode(PreambleKind::Control);
+            let prologue = [&preamble[..], &id.to_bytes()].concat();
+            let opening = ControlOpening {
+                prologue: prologue.try_into().unwrap(),
+                first: [7; HANDSHAKE_BYTES],
+            };
+            assert!(keys.respond(&opening).is_none());
+            assert_eq!(tried.load(Relaxed), count);
+        }
     }
 }

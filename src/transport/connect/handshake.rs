@@ -66,16 +66,23 @@ impl From<io::Error> for HandshakeFault {
 pub(crate) struct FirstMessage {
     initiator: Initiator,
     bytes: Vec<u8>,
-    /// The id of the key.
+    /// The id of the key, which the message may not have.
     pub(super) key_id: KeyId,
 }
 
 impl FirstMessage {
-    /// Makes the preamble, the id of `key` and the first message of a dialer with `key`.
+    /// Makes the preamble, the id of `key` and the first message of a dialer with `key`. In place of the id of a
+    /// stretched key it has random bytes: an observer could find the word of an id in a table.
     pub(crate) fn new(key: &Key) -> Self {
         let preamble = Preamble::encode(PreambleKind::Control);
         let key_id = key.id();
-        let prologue = [&preamble[..], &key_id.to_bytes()].concat();
+        let shown_id = if key.is_stretched() {
+            let random = preamble::random();
+            KeyId::from_bytes(*random.first_chunk().expect("it is longer"))
+        } else {
+            key_id
+        };
+        let prologue = [&preamble[..], &shown_id.to_bytes()].concat();
         let (initiator, first) = Initiator::start(key, &prologue);
         let bytes = [&prologue[..], &first].concat();
         Self {

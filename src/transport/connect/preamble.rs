@@ -170,14 +170,15 @@ pub(crate) enum OpeningKind {
 /// The opening of a control connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ControlOpening {
-    /// The preamble and the id of the key.
+    /// The preamble, and the id of the key or random bytes.
     pub(crate) prologue: [u8; PROLOGUE_BYTES],
     /// Noise message 1.
     pub(crate) first: [u8; HANDSHAKE_BYTES],
 }
 
 impl ControlOpening {
-    /// Returns the id of the key with which the dialer made its message.
+    /// Returns the id of the key with which the dialer made its message. A dialer with a stretched key sends random bytes
+    /// in its place.
     pub(crate) fn key_id(&self) -> KeyId {
         let id = self.prologue.last_chunk().expect("it ends with the id");
         KeyId::from_bytes(*id)

@@ -119,6 +119,39 @@ fn a_server_serves_clients_with_a_key_until_it_ends() {
     server.end().exits(0);
 }
 
+/// A server tries each of the keys that rdpipe did not make, and refuses words that are in every dictionary.
+#[test]
+fn a_server_finds_keys_that_people_chose_and_refuses_short_ones() {
+    let place = Place::new();
+    let alice = key_file(&place, "alice", "alice secret-of-alice-3847\n");
+    let bob = key_file(&place, "bob", "secret-of-bob-77163\n");
+    let mallory = key_file(&place, "mallory", "mallory hunter2\n");
+    let both = "alice secret-of-alice-3847\nbob secret-of-bob-77163\n";
+    let keys = key_file(&place, "keys", both);
+    let serve = |keys: &str| {
+        rdforward(&["serve", "--listen-port", "0", "--transport", "tcp"])
+            .args(["--allow", &echo().to_string(), "--key-file", keys])
+            .start()
+    };
+    let refused = serve(&mallory).end();
+    let said = refused.exits(1);
+    assert!(said.contains("line 1: a key of fewer than 16"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+    let server = serve(&keys);
+    let at = address(&server);
+    let client = |key: &str| rdforward(&["--key-file", key, "-L", "0:localhost:1", &at]).start();
+    for key in [&alice, &bob] {
+        port(&client(key), "here");
+    }
+    let stranger = client(&mallory).end();
+    let said = stranger.exits(255);
+    for part in ["can be guessed", "does not know this key"] {
+        assert!(said.contains(part) && !said.contains("hunter2"), "{said}");
+    }
+    server.signal(Signal::TERM);
+    server.end().exits(0);
+}
+
 /// A client asks for what it does not get, again and again.
 #[test]
 fn a_client_does_not_fill_the_log_of_a_server_and_each_line_names_it() {

@@ -30,9 +30,37 @@ fn the_commands_of_the_manual_work() {
     let receiver = rdrecv(format!("{port} secret_key")).stdout(copy).start();
     let sender = rdsend(format!("localhost {port} secret_key"));
     let sender = sender.stdin(File::open(input).unwrap()).start();
-    assert_eq!(sender.end().exits(0), "");
-    assert_eq!(receiver.end().exits(0), "");
+    sender.end().exits(0);
+    receiver.end().exits(0);
     assert!(place.read("mycopy") == data);
+}
+
+/// A table of words and recordings finds `hunter2`, and both ends say so in one line.
+#[test]
+fn a_key_that_can_be_guessed_gets_a_line_of_warning() {
+    for (words, lines) in [
+        ("hunter2", 1),
+        ("hunter2 -q", 0),
+        ("RtVF0QJxNL4yEt0pmA0q6A==", 0),
+    ] {
+        let port = free_port();
+        let receiver = rdrecv(format!("{port} {words}")).start();
+        let sender = rdsend(format!("localhost {port} {words}")).start();
+        for end in [sender.end(), receiver.end()] {
+            let said = end.exits(0);
+            assert_eq!(said.lines().count(), lines, "{words}: {said}");
+            let advice = [
+                "fewer than 16 characters can be guessed",
+                "leave the key out",
+                "head -c 16 /dev/urandom | base64",
+            ];
+            assert!(
+                lines == 0 || advice.iter().all(|part| said.contains(part)),
+                "{said}"
+            );
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -238,6 +238,13 @@ fn wrong_use_of_a_server_gets_a_sentence() {
     serve(&["--root", "/nonexistent"]).tells(1, &["/nonexistent"]);
     fs::write(&keys, "alice rdk1short").unwrap();
     serve(&["--root", &root]).tells(2, &["line 1"]);
+    fs::write(&keys, "alice a-long-secret-of-alice\nbob hunter2\n").unwrap();
+    let end = serve(&["--root", &root]);
+    end.tells(
+        1,
+        &["line 2: a key of fewer than 16 characters", "--new-key"],
+    );
+    assert!(!end.stderr.contains("hunter2"), "{}", end.stderr);
 }
 
 #[test]
