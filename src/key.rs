@@ -56,9 +56,9 @@ impl Key {
     /// milliseconds and 19 MiB: call this function once at the start, and not for each connection. Spaces in the text
     /// are part of the key.
     ///
-    /// Every text is accepted, also a short one. An attacker who has recorded a handshake can guess a text that a person
-    /// chose, at the cost of one Argon2id for each guess: take a [`GeneratedKey`], or a text of 128 random bits. The
-    /// [id](Self::id) of a stretched key is never sent, because a table of words and their ids would give the word away.
+    /// Every text is accepted, also a short one. An attacker who has recorded a handshake can guess a text that a
+    /// person chose, at the cost of one Argon2id for each guess: take a [`GeneratedKey`], or a text of 128 random bits.
+    /// The [id](Self::id) of a stretched key is never sent, because a table of words and ids would show the word.
     ///
     /// # Errors
     ///
@@ -266,8 +266,8 @@ const CHECKSUM_BYTES: usize = 3;
 /// The number of characters after the prefix: base32 holds five bits in each.
 const ENCODED_CHARS: usize = (SECRET_BYTES + CHECKSUM_BYTES) * 8 / 5;
 
-/// The number of characters from which a chosen key is accepted without a warning: 16 characters of base64 hold 96 random bits. Words
-/// are shorter as a rule, and attackers have them in dictionaries.
+/// The number of characters from which a chosen key is accepted without a warning: 16 characters of base64 hold 96
+/// random bits. Words are shorter as a rule, and attackers have them in dictionaries.
 const MIN_CHOSEN_CHARS: usize = 16;
 
 /// The reason why programs warn of a short key, or refuse it.
@@ -382,10 +382,10 @@ pub(crate) const KEY_ID_BYTES: usize = 16;
 /// The name of a key, by which a [`Listener`](crate::Listener) with many keys finds the one that a peer uses:
 /// [`Listener::bind_with`](crate::Listener::bind_with).
 ///
-/// It follows from the key, and the key does not follow from it. A peer sends the id of a [`GeneratedKey`] in the clear,
-/// so an observer of the network can see that two connections use the same key, and nothing else of the key. The id of a
-/// key that was stretched from a word is never sent, and should not be published: a table of words and ids shows the word.
-/// `Display` prints 32 hexadecimal digits.
+/// It follows from the key, and the key does not follow from it. A peer sends the id of a [`GeneratedKey`] in the
+/// clear, so an observer of the network can see that two connections use the same key, and nothing else of the key.
+/// The id of a key that was stretched from a word is never sent. Do not publish it either: a table of words and ids
+/// shows the word. `Display` prints 32 hexadecimal digits.
 ///
 /// ```
 /// use rdpipe::Key;

@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(keys.0.table().stretched.len(), MAX_STRETCHED_KEYS);
         file.replace(&lines(MAX_STRETCHED_KEYS + 1).collect::<String>());
         let error = keys.reload_if_changed().unwrap_err().to_string();
-        assert!(error.contains("line 17: more than 16 clients"), "{error}");
+        assert!(error.contains("line 17: more than 16 keys"), "{error}");
     }
 
     #[test]

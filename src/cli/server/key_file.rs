@@ -35,8 +35,8 @@ const FIRST_BUFFER_BYTES: usize = 64 << 10;
 /// have the same time; the longest step is 2 s, that of FAT.
 const CLOCK_STEP: Duration = Duration::from_secs(2);
 
-/// Reads the key of a client of a server, from the file or the environment `variable`, and prints the warnings about it.
-/// Returns `None` if the user gave no key.
+/// Reads the key of a client of a server, from the file or the environment `variable`, and prints the warnings about
+/// it. Returns `None` if the user gave no key.
 ///
 /// # Errors
 ///
@@ -246,7 +246,7 @@ pub(in crate::cli) enum LineFault {
     ShortKey,
     /// The server would have to try too many keys for each stranger.
     #[error(
-        "more than {MAX_STRETCHED_KEYS} clients have keys that rdpipe did not make; replace some with keys that --new-key makes"
+        "more than {MAX_STRETCHED_KEYS} keys are not made by rdpipe; replace some with keys that --new-key makes"
     )]
     StretchedKeys,
     /// A line has a line end in it.

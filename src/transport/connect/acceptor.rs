@@ -438,8 +438,8 @@ impl ListenerKeys {
         }
     }
 
-    /// Verifies the first message of a dialer, with the key of the id that it sent, then with each stretched key. Returns
-    /// the id of the key that the message was made with.
+    /// Verifies the first message of a dialer, with the key of the id that it sent, then with each stretched key.
+    /// Returns the id of the key that the message was made with.
     ///
     /// A message that does not verify costs the same work, whether its id is known or not.
     pub(crate) fn respond(&self, opening: &ControlOpening) -> Option<(KeyId, Responder)> {

@@ -101,9 +101,9 @@ impl Listener {
     /// id that is unknown or revoked; a peer cannot tell that from a wrong key. It is called for every peer, on a
     /// thread of the runtime, and must not block.
     ///
-    /// It finds only keys that [`Key::generate`] made: the id of a key that was stretched from a text is never sent, because
-    /// a table of texts and ids would show the text. A peer with such a key needs a listener for that key alone, from
-    /// [`bind`](Self::bind).
+    /// It finds only keys that [`Key::generate`] made: the id of a key that was stretched from a text is never sent,
+    /// because a table of texts and ids would show the text. A peer with such a key needs a listener for that key
+    /// alone, from [`bind`](Self::bind).
     ///
     /// [`Stream::key_id`](crate::Stream::key_id) tells whose stream it is. A key that `lookup` does not return any more
     /// opens no new stream; those that are open go on.

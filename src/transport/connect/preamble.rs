@@ -177,8 +177,8 @@ pub(crate) struct ControlOpening {
 }
 
 impl ControlOpening {
-    /// Returns the id of the key with which the dialer made its message. A dialer with a stretched key sends random bytes
-    /// in its place.
+    /// Returns the id of the key with which the dialer made its message, or the random bytes that a dialer with a
+    /// stretched key sends in its place.
     pub(crate) fn key_id(&self) -> KeyId {
         let id = self.prologue.last_chunk().expect("it ends with the id");
         KeyId::from_bytes(*id)
