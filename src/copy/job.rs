@@ -233,7 +233,7 @@ impl CopyEngine {
                 let engine = DestinationEngine::prepare(base, &path, sources, options)?;
                 let mut engine = engine.with_part(part).with_budget(budget);
                 if let Some(served) = destination {
-                    engine = engine.with_claims(served.claims);
+                    engine = engine.with_claims(served.claims).with_owner(served.owner);
                     engine = engine.with_existing_rights(served.existing);
                     if served.is_privileged {
                         engine = engine.with_all_rights();

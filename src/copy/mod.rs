@@ -6,6 +6,7 @@
 //! [`order`] (rdcp and its agents), [`record`] (the lanes between the agents) and [`question`] (the control stream between
 //! them).
 
+pub(crate) mod block_digest;
 mod bounded;
 pub(crate) mod budget;
 pub(crate) mod destination;

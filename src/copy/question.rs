@@ -9,6 +9,7 @@ use tokio_util::codec::LengthDelimitedCodec;
 use twox_hash::XxHash3_64;
 
 use super::{
+    block_digest::{BLOCK_DIGEST_BYTES, DigestKey},
     bounded::{MAX_ATTRIBUTES, at_most, at_most_if_any},
     metadata::{EntryKind, Timestamp},
     path::{EntryName, RelativePath},
@@ -112,12 +113,17 @@ pub(crate) enum AnswerKind {
     /// Nothing: the destination has the same, with the metadata of [`AskedEntry::metadata`].
     Skip,
     /// With `--resume`: the rest of a file. The destination has these ranges of the contents, verified by the run that
-    /// wrote them, since the last start of the machine and the last change of the source's file.
+    /// wrote them, since the last start of the machine and the last change of the source's file. No server answers so.
     Resume(Vec<ByteRange>),
-    /// With `--resume`: the rest of a file. Since the ranges were written, the machine of the destination was restarted
-    /// or something of the source's file has changed, so each has a digest (XXH3-64) of what is there now. The source
-    /// sends the ranges whose own digest differs.
-    Compare(Vec<(ByteRange, u64)>),
+    /// With `--resume`: the rest of a file, and the blocks that differ. The destination is a server, or its machine was
+    /// restarted since, or something of the source's file has changed, or `--checksum` lists the file: so each block has
+    /// a digest of what is there now. The source sends the blocks whose own digest differs, with their holes.
+    Compare {
+        /// The key of the digests.
+        key: DigestKey,
+        /// The blocks and their digests.
+        blocks: Vec<ComparedBlock>,
+    },
     /// Nothing, because the destination could not write the entry or makes none of its kind (`--dry-run`), or cannot
     /// look at what it would keep (`--no-clobber`, `--update`). The destination has reported that.
     Leave,
@@ -131,6 +137,9 @@ impl AnswerKind {
         matches!(self, Self::Skip | Self::Leave | Self::Keep)
     }
 }
+
+/// A block of a file and the digest of what the destination has of it.
+pub(crate) type ComparedBlock = (ByteRange, [u8; BLOCK_DIGEST_BYTES]);
 
 /// A range of the bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use data_encoding::HEXLOWER;
 use twox_hash::XxHash3_64;
 
 use super::path::{EntryName, MAX_NAME_BYTES};
+use crate::{Key, key::keyed_digest};
 
 /// The reason for the user if a path of a client has a reserved name in it.
 pub(crate) const RESERVED: &str =
@@ -32,7 +33,67 @@ const OUTPUT_MARK: &[u8] = b".rdpipe-";
 /// The random bytes of a name, of which each has two hexadecimal digits.
 const RANDOM_BYTES: usize = 4;
 
-/// The temporary names of a file that arrives in parts: `.NAME.rdcp-part` and `.NAME.rdcp-map`.
+/// The bytes of the id of a client.
+pub(crate) const OWNER_BYTES: usize = 16;
+
+/// The bytes of an id that stand in temporary names, each as two hexadecimal digits.
+const TAG_BYTES: usize = 8;
+
+/// Whose unfinished files a destination writes and continues: those of a client of a server, or those of the user who
+/// has started the agent over ssh.
+///
+/// The name in the key file is what the administrator knows a client by, so it decides the temporary names: two clients
+/// that are cut at one destination leave two files, and a client with a new key replaces its old one. The key decides
+/// the secret of the maps. Only the server and the client have it, so nothing needs to be kept on the disk of the
+/// server, and after a new key every unfinished file begins again.
+#[derive(Debug, Clone)]
+pub(crate) struct PartOwner {
+    id: [u8; OWNER_BYTES],
+    secret: Key,
+}
+
+impl PartOwner {
+    /// Returns the user of an agent. The secret is none: a check in a map then finds damage only.
+    pub(crate) fn user() -> Self {
+        Self {
+            id: [0; OWNER_BYTES],
+            secret: Key::from_secret(&[0; 32]),
+        }
+    }
+
+    /// Returns the client of a server with this name in the key file and this key.
+    pub(crate) fn client(name: &str, key: &Key) -> Self {
+        let mut id = [0; OWNER_BYTES];
+        id.copy_from_slice(&keyed_digest(&[0; 32], name.as_bytes())[..OWNER_BYTES]);
+        let secret = keyed_digest(key.secret(), b"rdpipe maps of unfinished files");
+        Self {
+            id,
+            secret: Key::from_secret(&secret),
+        }
+    }
+
+    /// Returns the id, which is that of no other client.
+    pub(crate) fn id(&self) -> &[u8; OWNER_BYTES] {
+        &self.id
+    }
+
+    /// Returns the secret of the checks in maps.
+    pub(crate) fn secret(&self) -> &[u8; 32] {
+        self.secret.secret()
+    }
+
+    /// Returns what stands behind the name of a file in its temporary names.
+    fn tag(&self) -> String {
+        if self.id == [0; OWNER_BYTES] {
+            String::new()
+        } else {
+            format!(".{}", HEXLOWER.encode(&self.id[..TAG_BYTES]))
+        }
+    }
+}
+
+/// The temporary names of a file that arrives in parts: `.NAME.rdcp-part` and `.NAME.rdcp-map`; on a server
+/// `.NAME.XXXXXXXXXXXXXXXX.rdcp-part` and `.NAME.XXXXXXXXXXXXXXXX.rdcp-map`, with digits for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartNames {
     /// The name of the contents.
@@ -42,17 +103,19 @@ pub(crate) struct PartNames {
 }
 
 impl PartNames {
-    /// Returns the temporary names of the file `name`. A name that would become too long is cut, and gets a hash.
-    pub(crate) fn of(name: &EntryName) -> Self {
+    /// Returns the temporary names of the file `name` of an owner. A name that would become too long is cut, and gets a
+    /// hash.
+    pub(crate) fn of(name: &EntryName, owner: &PartOwner) -> Self {
         let name = name.as_bytes();
-        let room = MAX_NAME_BYTES - 1 - PART_SUFFIX.len();
+        let tag = owner.tag();
+        let room = MAX_NAME_BYTES - 1 - tag.len() - PART_SUFFIX.len();
         let stem = if name.len() <= room {
             name.to_vec()
         } else {
             let hash = format!("-{:016x}", XxHash3_64::oneshot(name));
             [&name[..room - HASH_BYTES], hash.as_bytes()].concat()
         };
-        let with = |suffix: &[u8]| [b".", &stem[..], suffix].concat();
+        let with = |suffix: &[u8]| [b".", &stem[..], tag.as_bytes(), suffix].concat();
         Self {
             part: with(PART_SUFFIX),
             map: with(MAP_SUFFIX),
@@ -79,6 +142,13 @@ pub(crate) fn name_of_part(name: &[u8]) -> Option<&[u8]> {
     let stem = name.strip_prefix(b".")?;
     stem.strip_suffix(PART_SUFFIX)
         .or_else(|| stem.strip_suffix(MAP_SUFFIX))
+}
+
+/// Returns the name of a file in a name that [`name_of_part`] has returned and that has digits for a client behind it.
+pub(crate) fn without_tag(name: &[u8]) -> Option<&[u8]> {
+    let (stem, tag) = name.split_at(name.len().checked_sub(1 + 2 * TAG_BYTES)?);
+    let digits = tag.strip_prefix(b".")?;
+    digits.iter().all(is_digit).then_some(stem)
 }
 
 /// Returns true for a name that no client of a server may use: that of an unfinished entry, and every name that a file
@@ -114,8 +184,11 @@ fn is_output_name(name: &[u8]) -> bool {
 }
 
 fn is_random(digits: &[u8]) -> bool {
-    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
     digits.len() == 2 * RANDOM_BYTES && digits.iter().all(is_digit)
+}
+
+fn is_digit(byte: &u8) -> bool {
+    byte.is_ascii_digit() || (b'a'..=b'f').contains(byte)
 }
 
 #[cfg(test)]
@@ -127,21 +200,50 @@ mod tests {
 
     #[test]
     fn temporary_names_are_short_enough_and_known() {
-        for length in [1, 243, 244, 245, 255] {
-            let name = vec![b'n'; length].try_into().unwrap();
-            let names = PartNames::of(&name);
-            assert!(names.part.len() <= MAX_NAME_BYTES);
-            assert!(name_of_part(&names.part).is_some() && name_of_part(&names.map).is_some());
+        let user = PartOwner::user();
+        for owner in [&user, &client("alice")] {
+            for length in [1, 226, 227, 228, 243, 244, 245, 255] {
+                let name = vec![b'n'; length].try_into().unwrap();
+                let names = PartNames::of(&name, owner);
+                assert!(names.part.len() <= MAX_NAME_BYTES);
+                assert!(name_of_part(&names.part).is_some() && name_of_part(&names.map).is_some());
+            }
         }
-        let names = PartNames::of(&b"a.rdcp-map".to_vec().try_into().unwrap());
+        let names = PartNames::of(&b"a.rdcp-map".to_vec().try_into().unwrap(), &user);
         assert_eq!(name_of_part(&names.part), Some(&b"a.rdcp-map"[..]));
         assert_eq!(name_of_part(b"a.rdcp-part"), None);
         let long = |last| {
             let mut name = vec![b'n'; 254];
             name.push(last);
-            PartNames::of(&name.try_into().unwrap())
+            PartNames::of(&name.try_into().unwrap(), &user)
         };
         assert_ne!(long(b'a'), long(b'b'));
+    }
+
+    fn client(name: &str) -> PartOwner {
+        PartOwner::client(name, Key::generate().unwrap().key())
+    }
+
+    #[test]
+    fn each_client_has_its_own_names_and_keeps_them_with_a_new_key() {
+        let name = b"a".to_vec().try_into().unwrap();
+        let of = |owner: &PartOwner| PartNames::of(&name, owner);
+        let (alice, again, bob) = (client("alice"), client("alice"), client("bob"));
+        assert_eq!(of(&alice), of(&again));
+        assert_ne!(alice.secret(), again.secret());
+        assert_ne!(of(&alice), of(&bob));
+        assert_ne!(of(&alice), of(&PartOwner::user()));
+        let part = of(&alice).part;
+        let found = name_of_part(&part).unwrap();
+        assert_eq!(without_tag(found), Some(&b"a"[..]));
+        for other in [
+            &b"a"[..],
+            b"a.0123",
+            b"a.0123456789abcdeF",
+            b"0123456789abcdef",
+        ] {
+            assert_eq!(without_tag(other), None);
+        }
     }
 
     #[test]
@@ -190,8 +292,9 @@ mod tests {
             let Ok(name) = EntryName::try_from(bytes) else { return Ok(()) };
             let target: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
             let output = temporary_name(target).unwrap().into_encoded_bytes();
-            let PartNames { part, map } = PartNames::of(&name);
-            for made in [part, map, random_name(), output] {
+            let own = PartNames::of(&name, &PartOwner::user());
+            let PartNames { part, map } = PartNames::of(&name, &client("alice"));
+            for made in [own.part, own.map, part, map, random_name(), output] {
                 prop_assert!(is_reserved(&made), "{made:?}");
                 let other = disguised(&made, &upper, at, &end);
                 prop_assert!(is_reserved(&other), "{other:?}");

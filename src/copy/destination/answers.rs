@@ -3,7 +3,6 @@
 
 use std::{
     ffi::CString,
-    hash::Hasher,
     os::fd::{AsFd, OwnedFd},
 };
 
@@ -11,28 +10,30 @@ use rustix::{
     fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat},
     io::Errno,
 };
-use twox_hash::XxHash3_64;
 
 use super::{
     attributes::EntryHandle,
     entry::make_room,
     folders::look_into,
     lane::broken,
-    part_file::{MIN_KEPT_BYTES, SourceVersion, find_promise, read_range},
+    part_file::{MIN_KEPT_BYTES, MapSubject, SourceVersion, find_promise, read_range},
     placement::{EntryNaming, PlacedFolder},
     state::{DestinationShared, DestinationState, add, errno_text},
     stored_times::TimeProbe,
 };
 use crate::copy::{
+    block_digest::{BlockDigest, DigestKey},
     job::CopyError,
     metadata::{EntryKind, LocalOwners, Metadata, attributes_at, modified},
     order::ExistingFiles,
     path::{EntryName, RelativePath},
-    question::{AnswerKind, AskedEntry, AskedMetadata, ByteRange, MAX_ENTRIES, target_digest},
+    question::{
+        AnswerKind, AskedEntry, AskedMetadata, ByteRange, ComparedBlock, MAX_ENTRIES, target_digest,
+    },
     temporary_names::PartNames,
 };
 
-/// The most ranges in all answers of one message. Each needs at most 30 bytes, and a message may have 4 MiB.
+/// The most ranges in all answers of one message. Each needs at most 36 bytes, and a message may have 4 MiB.
 const MAX_RANGES: usize = 100_000;
 
 /// The bytes that have one digest, if ranges are compared: so much is sent again if one byte differs.
@@ -282,24 +283,35 @@ impl AskedFolder {
             modified: entry.modified,
             changed: entry.changed,
         };
-        let names = PartNames::of(name);
-        let (part, promise) = find_promise(state, directory.as_fd(), &names, version)?;
+        let names = PartNames::of(name, &state.owner);
+        let subject = MapSubject {
+            owner: &state.owner,
+            names: &names,
+            version,
+        };
+        let (part, promise) = find_promise(state, directory.as_fd(), subject)?;
         let ranges = &promise.ranges.ranges;
         if ranges.is_empty() {
             return None;
         }
-        let blocks = if promise.ranges.is_current {
+        // What is told of a client's file, or listed with its digest, is what is on the disk now.
+        let is_trusted = promise.ranges.is_current
+            && !state.keeper.is_served()
+            && state.options.digest.is_none();
+        let blocks = if is_trusted {
             ranges.clone()
         } else {
             blocks(ranges, entry.size)
         };
         *room = room.checked_sub(blocks.len())?;
-        let answer = if promise.ranges.is_current {
+        let answer = if is_trusted {
             let bytes = blocks.iter().map(|range| range.end - range.start).sum();
             add(&state.counts.resumed_bytes, bytes);
             AnswerKind::Resume(blocks)
         } else {
-            AnswerKind::Compare(digests(state, &part, blocks)?)
+            let key = DigestKey::random()?;
+            let blocks = digests(state, &part, key, blocks)?;
+            AnswerKind::Compare { key, blocks }
         };
         let local = self.placed.path.join(name);
         let is_kept = state.options.dry_run || shared.large.promise(state, local, promise);
@@ -370,12 +382,13 @@ fn blocks(ranges: &[ByteRange], size: u64) -> Vec<ByteRange> {
 fn digests(
     state: &DestinationState,
     part: &OwnedFd,
+    key: DigestKey,
     blocks: Vec<ByteRange>,
-) -> Option<Vec<(ByteRange, u64)>> {
+) -> Option<Vec<ComparedBlock>> {
     let digests = blocks.into_iter().map(|block| {
-        let mut digest = XxHash3_64::new();
+        let mut digest = BlockDigest::new(key);
         let take = |bytes: &[u8]| {
-            digest.write(bytes);
+            digest.update(bytes);
             Ok(())
         };
         read_range(state, part, block.start, block.end, take).ok()?;

@@ -6,8 +6,9 @@
 //!
 //! With `--resume` the destination answers with the ranges of the map. If the machine was restarted since, a range may
 //! be in the map though its contents never reached the disk; if the source's file was changed since, a range may have
-//! its old contents. So each block of 16 MiB has a digest of what is there now, and the source sends the blocks that
-//! differ. A lock on the part file keeps a second run away.
+//! its old contents; and a server does not trust what is on its disk. So each block of 16 MiB has a digest of what is
+//! there now, and the source sends the blocks that differ. What the map does not tell becomes a hole. A lock on the part
+//! file keeps a second run away.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},

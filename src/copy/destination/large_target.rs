@@ -19,8 +19,8 @@ use super::{
         left_in_place, mode_in_place, open_existing, plan_in_place,
     },
     part_file::{
-        MIN_KEPT_BYTES, MapWriter, PartPromise, SourceVersion, find_promise, has_name, open_map,
-        open_part, read_range,
+        MIN_KEPT_BYTES, MapSubject, MapWriter, PartPromise, SourceVersion, clear_around,
+        find_promise, has_name, open_map, open_part, read_range,
     },
     placement::{EntryNaming, PlaceFault},
     state::{DestinationState, add, errno_text, lock},
@@ -32,7 +32,7 @@ use crate::{
         path::{EntryName, RelativePath},
         question::ByteRange,
         record::LargeFile,
-        temporary_names::PartNames,
+        temporary_names::{PartNames, PartOwner},
     },
     fd::{close, sync},
 };
@@ -50,6 +50,7 @@ pub(super) struct LargeTarget {
     name: EntryName,
     naming: EntryNaming,
     names: PartNames,
+    owner: PartOwner,
     folder: OpenFolder,
     contents: LargeContents,
     replaced: Option<ReplacedFile>,
@@ -83,7 +84,7 @@ impl LargeContents {
         state: &DestinationState,
         file: &LargeFile,
         (folder, name, naming): (BorrowedFd<'_>, &EntryName, EntryNaming),
-        names: &PartNames,
+        subject: MapSubject<'_>,
         promise: Option<&PartPromise>,
     ) -> Result<Self, String> {
         let existing = || open_existing(state, folder, name, naming);
@@ -96,7 +97,7 @@ impl LargeContents {
             };
             Self::InPlace(created.map_err(|errno| format!("cannot create: {}", errno_text(errno)))?)
         } else {
-            match open_part(folder, &names.part) {
+            match open_part(folder, &subject.names.part) {
                 Ok(fd) => Self::Beside(fd),
                 Err(PlacingFault::Denied(why)) if !file.resumed => {
                     try_size(folder, file.size)?;
@@ -105,7 +106,7 @@ impl LargeContents {
                 Err(fault) => return Err(fault.into_text()),
             }
         };
-        contents.size(state, file, folder, names, promise)?;
+        contents.size(state, file, folder, subject, promise)?;
         Ok(contents)
     }
 
@@ -115,24 +116,26 @@ impl LargeContents {
         state: &DestinationState,
         file: &LargeFile,
         folder: BorrowedFd<'_>,
-        names: &PartNames,
+        subject: MapSubject<'_>,
         promise: Option<&PartPromise>,
     ) -> Result<(), String> {
         let (Self::Beside(fd) | Self::InPlace(fd)) = self else {
             return Ok(());
         };
         if file.resumed {
-            let found = find_promise(state, folder, names, version_of(file));
-            if promise.is_none() || found.map(|(_, promise)| promise).as_ref() != promise {
+            let found = find_promise(state, folder, subject).map(|(_, found)| found);
+            let Some(promise) = promise.filter(|promise| found.as_ref() == Some(promise)) else {
                 return Err("what an earlier run had left of it has changed".to_owned());
-            }
-        } else if matches!(self, Self::Beside(_)) {
+            };
+            return clear_around(state, fd, &promise.ranges.ranges, file.size);
+        }
+        if matches!(self, Self::Beside(_)) {
             ftruncate(fd, 0).map_err(errno_text)?;
-            let _ = unlinkat(folder, &names.map[..], AtFlags::empty());
+            let _ = unlinkat(folder, &subject.names.map[..], AtFlags::empty());
         }
         ftruncate(fd, file.size).map_err(|errno| {
-            if matches!(self, Self::Beside(_)) && !file.resumed {
-                let _ = unlinkat(folder, &names.part[..], AtFlags::empty());
+            if matches!(self, Self::Beside(_)) {
+                let _ = unlinkat(folder, &subject.names.part[..], AtFlags::empty());
             }
             cannot_size(errno)
         })
@@ -203,14 +206,19 @@ impl LargeTarget {
         if let Some(why) = state.written.refusal(folder.target(), name.as_bytes()) {
             return Err(why.to_owned());
         }
-        let names = PartNames::of(&name);
+        let names = PartNames::of(&name, &state.owner);
+        let subject = MapSubject {
+            owner: &state.owner,
+            names: &names,
+            version: version_of(file),
+        };
         let promise = promise(&local);
         let place = (folder.fd.as_fd(), &name, naming);
         let contents = match SpecialTarget::find(state, folder.target(), &name, naming)? {
             Some(special) => LargeContents::Special(special),
             None => {
                 check_room(state, place.0, file, &names)?;
-                LargeContents::open(state, file, place, &names, promise.as_ref())?
+                LargeContents::open(state, file, place, subject, promise.as_ref())?
             }
         };
         let progress = PartProgress {
@@ -225,6 +233,7 @@ impl LargeTarget {
             name,
             naming,
             names,
+            owner: state.owner.clone(),
             folder,
             contents,
             map: Mutex::default(),
@@ -293,12 +302,12 @@ impl LargeTarget {
         }
         let mut map = lock(&self.map);
         if map.is_none() {
-            *map = open_map(
-                self.folder.fd.as_fd(),
-                &self.names.map,
-                version_of(&self.file),
-            )
-            .ok();
+            let subject = MapSubject {
+                owner: &self.owner,
+                names: &self.names,
+                version: version_of(&self.file),
+            };
+            *map = open_map(self.folder.fd.as_fd(), subject).ok();
         }
         if let Some(map) = &*map {
             let _ = map.append(range);
@@ -522,11 +531,8 @@ fn check_room(
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     let left = statat(folder, &names.part[..], AtFlags::SYMLINK_NOFOLLOW);
     let left = left.map_or(0, |left| content_size(&left));
-    let room = if file.resumed {
-        free
-    } else {
-        free.saturating_add(left)
-    };
+    // What an earlier run has left is removed, or written over as far as it differs from the source's.
+    let room = free.saturating_add(left);
     if file.content_bytes > room {
         let needed = file.content_bytes;
         return Err(format!(

@@ -23,7 +23,7 @@ use super::{
 use crate::copy::{
     job::CopyError,
     path::{EntryName, RelativePath},
-    temporary_names::{is_random_name, name_of_part},
+    temporary_names::{is_random_name, name_of_part, without_tag},
     written::{BLOCK_BYTES, WrittenEntries},
 };
 
@@ -204,8 +204,10 @@ fn is_unfinished(
     let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
         return true;
     };
+    let files = [part_of, part_of.and_then(without_tag)];
+    let is_of_source = files.into_iter().flatten().any(is_at_source);
     FileType::from_raw_mode(stat.st_mode) != FileType::Directory
-        && (part_of.is_some_and(is_at_source) || !is_long_ago(stat.st_ctime, SystemTime::now()))
+        && (is_of_source || !is_long_ago(stat.st_ctime, SystemTime::now()))
 }
 
 fn is_long_ago(seconds: i64, now: SystemTime) -> bool {

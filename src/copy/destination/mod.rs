@@ -66,6 +66,7 @@ use super::{
     question::{
         FromDestination, FromSource, MAX_ANSWER_BYTES, MAX_QUESTION_BYTES, codec, decode, encode,
     },
+    temporary_names::PartOwner,
     written::{BLOCK_BYTES, WrittenEntries, WrittenPart},
 };
 use crate::{ReadHalf, Stream, WriteHalf, carry::CarryThread, threads};
@@ -90,6 +91,7 @@ pub(crate) struct DestinationEngine {
     rights: KeptRights,
     claims: Option<CopyClaims>,
     existing: ExistingRights,
+    owner: PartOwner,
     part: RunPart,
     /// What earlier copies of the run have written.
     earlier: WrittenEntries,
@@ -100,6 +102,8 @@ pub(crate) struct DestinationEngine {
 pub(crate) struct ServedDestination {
     /// The claims of the copy.
     pub(crate) claims: CopyClaims,
+    /// Whose unfinished files the copy continues.
+    pub(crate) owner: PartOwner,
     /// True if everything is kept that the server's process may set (`--privileged`).
     pub(crate) is_privileged: bool,
     /// What the client may do with entries that exist.
@@ -157,6 +161,7 @@ impl DestinationEngine {
             rights,
             claims: None,
             existing: ExistingRights::ALL,
+            owner: PartOwner::user(),
             part: RunPart::default(),
             earlier: WrittenEntries::default(),
         })
@@ -205,6 +210,12 @@ impl DestinationEngine {
         self
     }
 
+    /// Continues what earlier copies of this owner have left, and nothing else.
+    pub(crate) fn with_owner(mut self, owner: PartOwner) -> Self {
+        self.owner = owner;
+        self
+    }
+
     /// Writes all that the source sends. Returns what was done, and why that is not everything, if it is not.
     ///
     /// # Cancel safety
@@ -224,6 +235,7 @@ impl DestinationEngine {
             rights,
             claims,
             existing,
+            owner,
             part,
             earlier,
         } = self;
@@ -234,6 +246,7 @@ impl DestinationEngine {
         let mut state =
             DestinationState::new(placement, filter, options, keeper, written, budget, context);
         state.existing = existing;
+        state.owner = owner;
         let shared = Arc::new(DestinationShared::new(state, claims));
         let thread = streams.control.0.clone();
         let failure = write_all(&shared, streams).await.err();

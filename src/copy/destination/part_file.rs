@@ -3,27 +3,30 @@
 //! The map says which ranges of the contents are written. A later run continues with it.
 //!
 //! ```text
-//! header  magic 8 | size u64 | seconds i64 | nanoseconds u32 | 0 u32 | check u64
-//! record  start u64 | end u64 | origin u64 | check u64
+//! header  magic 8 | size u64 | seconds i64 | nanoseconds u32 | 0 u32 | owner 16 | check 16
+//! record  start u64 | end u64 | origin u64 | check 16
 //! ```
 //!
-//! All numbers are little-endian. A check is the XXH3-64 of the bytes before it; that of a record is seeded with the
-//! check of the header. `origin` stands for one start of the machine and one time of change of the source's file: after
+//! All numbers are little-endian. `owner` is the id of a client of a server, or zero. The check of the header is an
+//! HMAC-BLAKE2s of the bytes before it and of the name of the map, that of a record one of the check of the header and
+//! the bytes before it. Their secret is the owner's ([`PartOwner`]): the map of another client, of another file or from
+//! another hand is not used. `origin` stands for one start of the machine and one time of change of the source's file: after
 //! a power failure, a range may be in the map though its contents did not reach the disk; and a program may change a
 //! file and set its time of modification back, but not its time of change.
 
 use std::{
     fs::{self, File},
     io::Read,
+    ops::Range,
     os::fd::{BorrowedFd, OwnedFd},
 };
 
 use rustix::{
     fs::{
-        AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, statat,
-        unlinkat,
+        AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock,
+        fstat, ftruncate, openat, statat, unlinkat,
     },
-    io::{Errno, pread, retry_on_intr, write},
+    io::{Errno, pread, pwrite, retry_on_intr, write},
     process::geteuid,
 };
 use twox_hash::XxHash3_64;
@@ -33,11 +36,16 @@ use super::{
     in_place::PlacingFault,
     state::{DestinationState, errno_text},
 };
-use crate::copy::{
-    holes::{next_data, zeros},
-    metadata::Timestamp,
-    question::ByteRange,
-    temporary_names::PartNames,
+#[cfg(any(test, fuzzing))]
+use crate::copy::path::EntryName;
+use crate::{
+    copy::{
+        holes::{next_data, zeros},
+        metadata::{Timestamp, changed},
+        question::ByteRange,
+        temporary_names::{OWNER_BYTES, PartNames, PartOwner},
+    },
+    key::keyed_digest,
 };
 
 /// Files of at least this size are kept when they are not complete. To send fewer bytes again takes less time than to
@@ -55,6 +63,8 @@ const OPEN_TRIES: usize = 8;
 pub(super) struct PartPromise {
     device: u64,
     inode: u64,
+    /// The time of its last change: what was written afterwards has not been compared.
+    changed: Timestamp,
     /// The ranges that are written.
     pub(super) ranges: MappedRanges,
 }
@@ -100,26 +110,26 @@ pub(super) fn open_part(folder: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, 
 /// Fails as the system calls do.
 pub(super) fn open_map(
     folder: BorrowedFd<'_>,
-    name: &[u8],
-    version: SourceVersion,
+    subject: MapSubject<'_>,
 ) -> Result<MapWriter, Errno> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW;
     let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let name = &subject.names.map[..];
     let file = openat(folder, name, flags, Mode::from_raw_mode(PRIVATE_MODE))?;
     let stat = fstat(&file)?;
     if !is_own_file(&stat) {
         return Err(Errno::EXIST);
     }
-    MapWriter::open(file, version, stat.st_size == 0)
+    MapWriter::open(file, subject, stat.st_size == 0)
 }
 
 /// Returns what an earlier run has left of a file, and its contents; none if there is nothing that can be used.
 pub(super) fn find_promise(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
-    names: &PartNames,
-    version: SourceVersion,
+    subject: MapSubject<'_>,
 ) -> Option<(OwnedFd, PartPromise)> {
+    let MapSubject { names, version, .. } = subject;
     let (part, stat) = open_own_file(folder, &names.part)?;
     if u64::try_from(stat.st_size) != Ok(version.size) {
         return None;
@@ -134,10 +144,11 @@ pub(super) fn find_promise(
     let mut bytes = Vec::with_capacity(length);
     let limit = most as u64;
     File::from(map).take(limit).read_to_end(&mut bytes).ok()?;
-    let ranges = parse_map(&bytes, version, origin_of(version))?;
+    let ranges = parse_map(&bytes, subject, origin_of(version))?;
     let promise = PartPromise {
         device: stat.st_dev,
         inode: stat.st_ino,
+        changed: changed(&stat),
         ranges,
     };
     Some((part, promise))
@@ -148,6 +159,52 @@ fn open_own_file(folder: BorrowedFd<'_>, name: &[u8]) -> Option<(OwnedFd, Stat)>
     let file = openat(folder, name, flags, Mode::empty()).ok()?;
     let stat = fstat(&file).ok()?;
     is_own_file(&stat).then_some((file, stat))
+}
+
+/// Makes zeros of everything in a temporary file but these ranges, which are in order: the source sends no holes. The
+/// file has `size` bytes afterwards.
+///
+/// # Errors
+///
+/// Fails with the reason for the user.
+pub(super) fn clear_around(
+    state: &DestinationState,
+    part: &OwnedFd,
+    ranges: &[ByteRange],
+    size: u64,
+) -> Result<(), String> {
+    let mut offset = 0;
+    for range in ranges {
+        clear(state, part, offset..range.start)?;
+        offset = range.end;
+    }
+    ftruncate(part, offset)
+        .and_then(|()| ftruncate(part, size))
+        .map_err(errno_text)
+}
+
+/// Makes a hole of a range. Where the file system makes none, writes zeros over the data.
+fn clear(state: &DestinationState, part: &OwnedFd, range: Range<u64>) -> Result<(), String> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    if fallocate(part, flags, range.start, range.end - range.start).is_ok() {
+        return Ok(());
+    }
+    let mut data = range.start..range.start;
+    while data.start < range.end {
+        state.check_running()?;
+        if data.is_empty() {
+            data = next_data(part, data.end, range.end);
+            continue;
+        }
+        let zeros = zeros(data.end - data.start);
+        let written = retry_on_intr(|| pwrite(part, zeros, data.start));
+        data.start +=
+            written.map_err(|errno| format!("cannot write: {}", errno_text(errno)))? as u64;
+    }
+    Ok(())
 }
 
 /// Returns true for a file that no other name and no other user can change.
@@ -212,15 +269,56 @@ pub(super) fn read_range(
 }
 
 /// The bytes of the header.
-pub(super) const MAP_HEADER_BYTES: usize = 40;
+pub(super) const MAP_HEADER_BYTES: usize = 64;
 
 /// The bytes of a record.
-pub(super) const MAP_RECORD_BYTES: usize = 32;
+pub(super) const MAP_RECORD_BYTES: usize = 40;
 
 /// The most bytes of a map: a million ranges. A longer map is not used.
-pub(super) const MAX_MAP_BYTES: usize = 32 << 20;
+pub(super) const MAX_MAP_BYTES: usize = 40 << 20;
 
-const MAP_MAGIC: &[u8; 8] = b"rdcpmap1";
+const MAP_MAGIC: &[u8; 8] = b"rdcpmap2";
+
+/// The bytes of a check.
+const CHECK_BYTES: usize = 16;
+
+/// A part of an HMAC-BLAKE2s: none of another owner's making is ever equal.
+type MapCheck = [u8; CHECK_BYTES];
+
+/// What a map is of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MapSubject<'a> {
+    /// Whose unfinished file it is.
+    pub(super) owner: &'a PartOwner,
+    /// The temporary names of the file.
+    pub(super) names: &'a PartNames,
+    /// The source's file.
+    pub(super) version: SourceVersion,
+}
+
+impl MapSubject<'_> {
+    /// Returns the header of the map, and its check.
+    fn header(&self) -> ([u8; MAP_HEADER_BYTES], MapCheck) {
+        let SourceVersion { size, modified, .. } = self.version;
+        let mut bytes = [0; MAP_HEADER_BYTES];
+        bytes[..8].copy_from_slice(MAP_MAGIC);
+        bytes[8..16].copy_from_slice(&size.to_le_bytes());
+        bytes[16..24].copy_from_slice(&modified.seconds.to_le_bytes());
+        bytes[24..28].copy_from_slice(&modified.nanoseconds.to_le_bytes());
+        bytes[32..32 + OWNER_BYTES].copy_from_slice(self.owner.id());
+        let checked = MAP_HEADER_BYTES - CHECK_BYTES;
+        let check = check(self.owner, &[&bytes[..checked], &self.names.map]);
+        bytes[checked..].copy_from_slice(&check);
+        (bytes, check)
+    }
+}
+
+/// Returns the check of the bytes of `pieces`.
+fn check(owner: &PartOwner, pieces: &[&[u8]]) -> MapCheck {
+    let mut check = [0; CHECK_BYTES];
+    check.copy_from_slice(&keyed_digest(owner.secret(), &pieces.concat())[..CHECK_BYTES]);
+    check
+}
 
 /// What a source's file was when a run began to send it. The map of a file of another size or time of modification is
 /// not used.
@@ -247,7 +345,8 @@ pub(super) struct MappedRanges {
 #[derive(Debug)]
 pub(super) struct MapWriter {
     file: OwnedFd,
-    seed: u64,
+    owner: PartOwner,
+    header_check: MapCheck,
     origin: u64,
 }
 
@@ -259,14 +358,15 @@ impl MapWriter {
     /// Fails as write(2) does.
     pub(super) fn open(
         file: OwnedFd,
-        version: SourceVersion,
+        subject: MapSubject<'_>,
         is_empty: bool,
     ) -> Result<Self, Errno> {
-        let (header, seed) = map_header(version);
+        let (header, header_check) = subject.header();
         let writer = Self {
             file,
-            seed,
-            origin: origin_of(version),
+            owner: subject.owner.clone(),
+            header_check,
+            origin: origin_of(subject.version),
         };
         if is_empty {
             writer.write(&header)?;
@@ -280,7 +380,8 @@ impl MapWriter {
     ///
     /// Fails as write(2) does.
     pub(super) fn append(&self, range: ByteRange) -> Result<(), Errno> {
-        self.write(&map_record(range, self.origin, self.seed))
+        let record = map_record(range, self.origin, &self.owner, &self.header_check);
+        self.write(&record)
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), Errno> {
@@ -291,9 +392,14 @@ impl MapWriter {
     }
 }
 
-/// Returns the ranges in the bytes of a map, up to the first damage; none if the map is of another version of the file.
-pub(super) fn parse_map(bytes: &[u8], version: SourceVersion, origin: u64) -> Option<MappedRanges> {
-    let (expected, seed) = map_header(version);
+/// Returns the ranges in the bytes of a map, up to the first damage; none if the map is of something else: another
+/// version of the file, another file or another owner.
+pub(super) fn parse_map(
+    bytes: &[u8],
+    subject: MapSubject<'_>,
+    origin: u64,
+) -> Option<MappedRanges> {
+    let (expected, header_check) = subject.header();
     let records = bytes.strip_prefix(&expected[..])?;
     let mut ranges = Vec::new();
     let mut is_current = true;
@@ -306,10 +412,9 @@ pub(super) fn parse_map(bytes: &[u8], version: SourceVersion, origin: u64) -> Op
             start: number(0),
             end: number(1),
         };
-        if number(3) != XxHash3_64::oneshot_with_seed(seed, &bytes[..24])
-            || range.start >= range.end
-            || range.end > version.size
-        {
+        let record = map_record(range, number(2), subject.owner, &header_check);
+        let is_inside = range.start < range.end && range.end <= subject.version.size;
+        if bytes != record || !is_inside {
             break;
         }
         is_current &= number(2) == origin;
@@ -341,22 +446,29 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         modified: Timestamp::default(),
         changed: Timestamp::default(),
     };
-    if let Some(found) = parse_map(bytes, version, 0) {
+    let (owner, name) = (PartOwner::user(), EntryName::try_from(b"a".to_vec()));
+    let names = PartNames::of(&name.expect("a name"), &owner);
+    let subject = MapSubject {
+        owner: &owner,
+        names: &names,
+        version,
+    };
+    if let Some(found) = parse_map(bytes, subject, 0) {
         let is_inside = |range: &ByteRange| range.start < range.end && range.end <= version.size;
         assert!(found.ranges.iter().all(is_inside));
         assert!(found.ranges.is_sorted_by(|a, b| a.end < b.start));
     }
 }
 
-/// Returns a map with one range as another start of the machine would have written it.
+/// Returns a map of the user of an agent with one range, as another start of the machine would have written it.
 #[cfg(test)]
 pub(super) fn map_of_another_boot(map: &[u8]) -> Vec<u8> {
     let (header, rest) = map.split_at(MAP_HEADER_BYTES);
-    let seed = XxHash3_64::oneshot(&header[..32]);
     let mut bytes = rest[..MAP_RECORD_BYTES].to_vec();
     bytes[16] ^= 1;
-    let check = XxHash3_64::oneshot_with_seed(seed, &bytes[..24]);
-    bytes[24..].copy_from_slice(&check.to_le_bytes());
+    let header_check = &header[MAP_HEADER_BYTES - CHECK_BYTES..];
+    let check = check(&PartOwner::user(), &[header_check, &bytes[..24]]);
+    bytes[24..].copy_from_slice(&check);
     [header, &bytes].concat()
 }
 
@@ -373,25 +485,18 @@ fn union(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     joined
 }
 
-/// Returns the header of a map, and its check.
-fn map_header(version: SourceVersion) -> ([u8; MAP_HEADER_BYTES], u64) {
-    let mut bytes = [0; MAP_HEADER_BYTES];
-    bytes[..8].copy_from_slice(MAP_MAGIC);
-    bytes[8..16].copy_from_slice(&version.size.to_le_bytes());
-    bytes[16..24].copy_from_slice(&version.modified.seconds.to_le_bytes());
-    bytes[24..28].copy_from_slice(&version.modified.nanoseconds.to_le_bytes());
-    let check = XxHash3_64::oneshot(&bytes[..32]);
-    bytes[32..].copy_from_slice(&check.to_le_bytes());
-    (bytes, check)
-}
-
-fn map_record(range: ByteRange, origin: u64, seed: u64) -> [u8; MAP_RECORD_BYTES] {
+fn map_record(
+    range: ByteRange,
+    origin: u64,
+    owner: &PartOwner,
+    header_check: &MapCheck,
+) -> [u8; MAP_RECORD_BYTES] {
     let mut bytes = [0; MAP_RECORD_BYTES];
     bytes[..8].copy_from_slice(&range.start.to_le_bytes());
     bytes[8..16].copy_from_slice(&range.end.to_le_bytes());
     bytes[16..24].copy_from_slice(&origin.to_le_bytes());
-    let check = XxHash3_64::oneshot_with_seed(seed, &bytes[..24]);
-    bytes[24..].copy_from_slice(&check.to_le_bytes());
+    let check = check(owner, &[header_check, &bytes[..24]]);
+    bytes[24..].copy_from_slice(&check);
     bytes
 }
 
@@ -446,11 +551,36 @@ mod tests {
         ByteRange { start, end }
     }
 
+    fn names() -> PartNames {
+        PartNames::of(&b"a".to_vec().try_into().unwrap(), &PartOwner::user())
+    }
+
+    /// Returns the ranges of a map of the user of an agent.
+    fn parsed(bytes: &[u8], version: SourceVersion, origin: u64) -> Option<MappedRanges> {
+        let (owner, names) = (&PartOwner::user(), &names());
+        let subject = MapSubject {
+            owner,
+            names,
+            version,
+        };
+        parse_map(bytes, subject, origin)
+    }
+
     fn map(ranges: &[(ByteRange, u64)]) -> Vec<u8> {
-        let (header, seed) = map_header(version());
+        map_of(&PartOwner::user(), &names(), ranges)
+    }
+
+    fn map_of(owner: &PartOwner, names: &PartNames, ranges: &[(ByteRange, u64)]) -> Vec<u8> {
+        let version = version();
+        let subject = MapSubject {
+            owner,
+            names,
+            version,
+        };
+        let (header, check) = subject.header();
         let records = ranges
             .iter()
-            .map(|&(range, origin)| map_record(range, origin, seed));
+            .map(|&(range, origin)| map_record(range, origin, owner, &check));
         records.fold(header.to_vec(), |map, record| {
             [map, record.to_vec()].concat()
         })
@@ -459,11 +589,11 @@ mod tests {
     #[test]
     fn ranges_are_joined_and_remember_their_origin() {
         let bytes = map(&[(range(10, 20), 1), (range(30, 40), 1), (range(20, 30), 1)]);
-        let found = parse_map(&bytes, version(), 1).unwrap();
+        let found = parsed(&bytes, version(), 1).unwrap();
         assert_eq!(found.ranges, [range(10, 40)]);
         assert!(found.is_current);
         let bytes = map(&[(range(10, 20), 1), (range(30, 40), 2)]);
-        let found = parse_map(&bytes, version(), 2).unwrap();
+        let found = parsed(&bytes, version(), 2).unwrap();
         assert_eq!(found.ranges, [range(10, 20), range(30, 40)]);
         assert!(!found.is_current);
     }
@@ -475,11 +605,46 @@ mod tests {
             size: SIZE + 1,
             ..version()
         };
-        assert_eq!(parse_map(&bytes, other, 1), None);
-        assert_eq!(
-            parse_map(&bytes[..MAP_HEADER_BYTES - 1], version(), 1),
-            None
-        );
+        assert_eq!(parsed(&bytes, other, 1), None);
+        assert_eq!(parsed(&bytes[..MAP_HEADER_BYTES - 1], version(), 1), None);
+    }
+
+    #[test]
+    fn the_map_of_another_owner_or_of_another_file_is_not_used() {
+        let client = |name: &str, secret: u8| {
+            let key = crate::Key::parse(format!("a key {secret}")).unwrap();
+            PartOwner::client(name, &key)
+        };
+        let (alice, bob, renewed) = (client("alice", 1), client("bob", 2), client("alice", 3));
+        let file = |text: &str, owner| {
+            let name = text.as_bytes().to_vec().try_into().unwrap();
+            PartNames::of(&name, owner)
+        };
+        let own = file("a", &alice);
+        let bytes = map_of(&alice, &own, &[(range(10, 20), 1)]);
+        let found = |bytes: &[u8], owner: &PartOwner, names: &PartNames| {
+            let version = version();
+            let subject = MapSubject {
+                owner,
+                names,
+                version,
+            };
+            parse_map(bytes, subject, 1).map(|found| found.ranges)
+        };
+        assert_eq!(found(&bytes, &alice, &own), Some(vec![range(10, 20)]));
+        let user = PartOwner::user();
+        for owner in [&bob, &renewed, &user] {
+            for names in [&own, &file("a", owner)] {
+                assert_eq!(found(&bytes, owner, names), None);
+                let forged = map_of(owner, names, &[(range(0, SIZE), 1)]);
+                assert_eq!(found(&forged, &alice, &own), None);
+            }
+        }
+        assert_eq!(found(&bytes, &alice, &file("b", &alice)), None);
+        // A record of one map in another one.
+        let other = map_of(&alice, &file("b", &alice), &[(range(0, SIZE), 1)]);
+        let mixed = [&bytes[..], &other[MAP_HEADER_BYTES..]].concat();
+        assert_eq!(found(&mixed, &alice, &own), Some(vec![range(10, 20)]));
     }
 
     #[test]
@@ -498,7 +663,7 @@ mod tests {
             (range(30, 40), 1),
         ]);
         assert_eq!(
-            parse_map(&bytes, version(), 1).unwrap().ranges,
+            parsed(&bytes, version(), 1).unwrap().ranges,
             [range(10, 20)]
         );
     }
@@ -518,7 +683,7 @@ mod tests {
                 *byte = value;
             }
             bytes.truncate(cut);
-            let found = parse_map(&bytes, version(), 1).map(|found| found.ranges).unwrap_or_default();
+            let found = parsed(&bytes, version(), 1).map(|found| found.ranges).unwrap_or_default();
             for one in found {
                 for at in one.start..one.end {
                     prop_assert!(written.iter().any(|(range, _)| range.start <= at && at < range.end));

@@ -31,7 +31,7 @@ use crate::copy::{
     order::{CopyNews, CopyOptions, CopyReport, ExistingFiles, FromCopy, NameFilter},
     path::RelativePath,
     record::LargeFile,
-    temporary_names::RESERVED,
+    temporary_names::{PartOwner, RESERVED},
 };
 
 /// The most different notes of one copy: far more than one of honest hosts has.
@@ -48,6 +48,8 @@ pub(super) struct DestinationState {
     pub(super) placement: Placement,
     /// What `--delete` leaves alone: what the filters leave out of the source.
     pub(super) filter: NameFilter,
+    /// Whose unfinished files are written and continued.
+    pub(super) owner: PartOwner,
     /// Gives entries their names, and knows what the run has written.
     pub(super) written: WrittenGuard,
     /// Gives entries their metadata.
@@ -95,6 +97,7 @@ impl DestinationState {
         context: CopyContext,
     ) -> Self {
         Self {
+            owner: PartOwner::user(),
             written,
             keeper,
             existing: ExistingRights::ALL,

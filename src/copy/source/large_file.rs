@@ -1,7 +1,6 @@
 //! A large or sparse file, whose ranges several lanes may send, and what a lane sends of it.
 
 use std::{
-    hash::Hasher,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -10,7 +9,6 @@ use rustix::{
     fs::{SeekFrom, Stat, fstat, seek},
     io::{Errno, pread, retry_on_intr},
 };
-use twox_hash::XxHash3_64;
 
 use super::{
     jobs::SourceFolder,
@@ -19,11 +17,12 @@ use super::{
     state::{too_long, unreadable},
 };
 use crate::copy::{
+    block_digest::{BlockDigest, DigestKey},
     holes::{next_data, zeros},
     job::CopyError,
     metadata::{Metadata, changed, content_size, size},
     path::EntryName,
-    question::{AnswerKind, ByteRange},
+    question::{AnswerKind, ByteRange, ComparedBlock},
     record::{LaneRecord, LargeFile},
 };
 
@@ -83,16 +82,16 @@ pub(crate) enum ReadOutcome {
 }
 
 impl LargeSource {
-    /// Returns a file of which the destination has the ranges `present`.
+    /// Returns a file of which the destination has ranges.
     pub(crate) fn new(
         announcement: LargeFile,
         folder: Arc<SourceFolder>,
         name: EntryName,
         (fd, stat): (OwnedFd, Stat),
-        present: Vec<ByteRange>,
+        found: ComparedRanges,
     ) -> Self {
         let state = LargeState {
-            extents: Extents::new(announcement.size, present),
+            extents: Extents::new(announcement.size, found),
             reached: 0,
             workers: 0,
             sent: 0,
@@ -205,30 +204,34 @@ pub(crate) fn is_same(one: &Stat, other: &Stat) -> bool {
         && one.st_mtime_nsec == other.st_mtime_nsec
 }
 
-/// The ranges of a file that have data and are missing at the destination.
+/// What an earlier run has left of a file at the destination.
+#[derive(Debug, Default)]
+pub(crate) struct ComparedRanges {
+    /// The ranges that have the file's contents.
+    present: Vec<ByteRange>,
+    /// The ranges that have other contents.
+    different: Vec<ByteRange>,
+}
+
+/// The ranges of a file that are sent: what has data and is missing at the destination, and everything of the ranges
+/// that have other contents there, holes too.
 struct Extents {
     size: u64,
     /// Ranges at the destination, in order and apart from each other.
     present: Vec<ByteRange>,
+    /// Ranges that have other contents at the destination, in order and apart from each other.
+    different: Vec<ByteRange>,
     position: u64,
     /// The end of the data around the position.
     data_end: u64,
 }
 
 impl Extents {
-    fn new(size: u64, mut present: Vec<ByteRange>) -> Self {
-        present.retain(|range| range.start < range.end);
-        present.sort_unstable_by_key(|range| range.start);
-        let mut merged: Vec<ByteRange> = Vec::with_capacity(present.len());
-        for range in present {
-            match merged.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => merged.push(range),
-            }
-        }
+    fn new(size: u64, found: ComparedRanges) -> Self {
         Self {
             size,
-            present: merged,
+            present: merged(found.present),
+            different: merged(found.different),
             position: 0,
             data_end: 0,
         }
@@ -240,10 +243,7 @@ impl Extents {
             if self.position >= self.data_end && !self.find_data(&file)? {
                 return Ok(None);
             }
-            // The first range that ends behind the position.
-            let ended = |range: &ByteRange| range.end <= self.position;
-            let at = self.present.partition_point(ended);
-            let next = self.present.get(at);
+            let next = next_range(&self.present, self.position);
             if let Some(range) = next.filter(|range| range.start <= self.position) {
                 self.position = range.end;
                 continue;
@@ -264,6 +264,11 @@ impl Extents {
         if self.position >= self.size {
             return Ok(false);
         }
+        let different = next_range(&self.different, self.position);
+        if let Some(range) = different.filter(|range| range.start <= self.position) {
+            self.data_end = range.end.min(self.size);
+            return Ok(true);
+        }
         let data = match seek(&file, SeekFrom::Data(self.position)) {
             Ok(data) => data,
             // Only a hole is left.
@@ -275,6 +280,11 @@ impl Extents {
             }
             Err(error) => return Err(error),
         };
+        if let Some(range) = different.filter(|range| range.start < data.min(self.size)) {
+            self.position = range.start;
+            self.data_end = range.end.min(self.size);
+            return Ok(true);
+        }
         self.position = data.min(self.size);
         if self.position == self.size {
             return Ok(false);
@@ -282,6 +292,26 @@ impl Extents {
         self.data_end = seek(&file, SeekFrom::Hole(data))?.min(self.size);
         Ok(true)
     }
+}
+
+/// Returns the first range that ends behind a position.
+fn next_range(ranges: &[ByteRange], position: u64) -> Option<ByteRange> {
+    let at = ranges.partition_point(|range| range.end <= position);
+    ranges.get(at).copied()
+}
+
+/// Sorts ranges, and joins those that touch.
+fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+    ranges.retain(|range| range.start < range.end);
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<ByteRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
 }
 
 /// Parts end at multiples of this many bytes, so that the destination writes whole pages.
@@ -302,16 +332,17 @@ impl LaneSender {
         answer: &AnswerKind,
     ) -> Result<Result<(), String>, CopyError> {
         let size = size(&opened.stat);
-        let present = match answer {
-            AnswerKind::Resume(ranges) => ranges.clone(),
-            AnswerKind::Compare(digests) => unchanged(&opened, digests).await,
-            _ => Vec::new(),
+        let mut found = match answer {
+            AnswerKind::Resume(ranges) => ComparedRanges {
+                present: ranges.clone(),
+                different: Vec::new(),
+            },
+            AnswerKind::Compare { key, blocks } => compare(&opened, *key, blocks).await,
+            _ => ComparedRanges::default(),
         };
-        let present: Vec<ByteRange> = present
-            .into_iter()
-            .filter(|range| range.end <= size)
-            .collect();
-        let resumed = present.iter().map(|range| range.end - range.start).sum();
+        found.present.retain(|range| range.end <= size);
+        let present = found.present.iter();
+        let resumed = present.map(|range| range.end - range.start).sum();
         self.shared.tally.resumed_bytes(resumed);
         let content_bytes = content_size(&opened.stat).saturating_sub(resumed);
         let announcement = LargeFile {
@@ -332,7 +363,7 @@ impl LaneSender {
             return Ok(Err(too_long(&error)));
         }
         let file = (opened.fd, opened.stat);
-        let file = LargeSource::new(announcement, Arc::clone(folder), name, file, present);
+        let file = LargeSource::new(announcement, Arc::clone(folder), name, file, found);
         let file = Arc::new(file);
         file.own();
         if is_shared {
@@ -472,12 +503,12 @@ fn cut_sentence(error: Option<Errno>) -> String {
     }
 }
 
-/// Returns the ranges of a file whose digests are those that the destination has computed.
-async fn unchanged(opened: &OpenedFile, digests: &[(ByteRange, u64)]) -> Vec<ByteRange> {
+/// Compares blocks of a file with the digests that the destination has computed.
+async fn compare(opened: &OpenedFile, key: DigestKey, blocks: &[ComparedBlock]) -> ComparedRanges {
     let mut buffer = vec![0; COMPARED_BYTES];
-    let mut same = Vec::new();
-    for (range, digest) in digests {
-        let mut hasher = XxHash3_64::new();
+    let mut found = ComparedRanges::default();
+    for (range, digest) in blocks {
+        let mut own = BlockDigest::new(key);
         let mut offset = range.start;
         let mut data = offset..offset;
         while offset < range.end {
@@ -490,7 +521,7 @@ async fn unchanged(opened: &OpenedFile, digests: &[(ByteRange, u64)]) -> Vec<Byt
                 let turn = data.start.min(offset + COMPARED_BYTES as u64);
                 while offset < turn {
                     let hole = zeros(turn - offset);
-                    hasher.write(hole);
+                    own.update(hole);
                     offset += hole.len() as u64;
                 }
                 continue;
@@ -499,17 +530,19 @@ async fn unchanged(opened: &OpenedFile, digests: &[(ByteRange, u64)]) -> Vec<Byt
             let most = rest.min(COMPARED_BYTES);
             match retry_on_intr(|| pread(&opened.fd, &mut buffer[..most], offset)) {
                 Ok(count) if count > 0 => {
-                    hasher.write(&buffer[..count]);
+                    own.update(&buffer[..count]);
                     offset += count as u64;
                 }
                 _ => break,
             }
         }
-        if offset >= range.end && hasher.finish() == *digest {
-            same.push(*range);
+        if offset >= range.end && own.finish() == *digest {
+            found.present.push(*range);
+        } else {
+            found.different.push(*range);
         }
     }
-    same
+    found
 }
 
 #[cfg(test)]
@@ -519,8 +552,21 @@ mod tests {
     use super::*;
 
     fn ranges(file: &File, size: u64, present: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        ranges_beside(file, size, present, &[])
+    }
+
+    fn ranges_beside(
+        file: &File,
+        size: u64,
+        present: &[(u64, u64)],
+        different: &[(u64, u64)],
+    ) -> Vec<(u64, u64)> {
         let range = |&(start, end): &(u64, u64)| ByteRange { start, end };
-        let mut extents = Extents::new(size, present.iter().map(range).collect());
+        let found = ComparedRanges {
+            present: present.iter().map(range).collect(),
+            different: different.iter().map(range).collect(),
+        };
+        let mut extents = Extents::new(size, found);
         let next = || {
             extents
                 .next(file)
@@ -560,6 +606,30 @@ mod tests {
         // The file has become shorter.
         file.set_len(0).unwrap();
         assert!(ranges(&file, 10_000, &[]).is_empty());
+    }
+
+    #[test]
+    fn a_range_with_other_contents_is_sent_with_its_holes() {
+        const PAGE: u64 = 4096;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(100 * PAGE).unwrap();
+        file.write_all_at(&[7; PAGE as usize], 20 * PAGE).unwrap();
+        let found = |different: &[(u64, u64)]| {
+            let different = different
+                .iter()
+                .map(|(start, end)| (start * PAGE, end * PAGE));
+            let different: Vec<_> = different.collect();
+            let found = ranges_beside(&file, 100 * PAGE, &[(0, PAGE)], &different);
+            let found = found
+                .into_iter()
+                .map(|(start, end)| (start / PAGE, end / PAGE));
+            found.collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[]), [(20, 21)]);
+        assert_eq!(found(&[(5, 10)]), [(5, 10), (20, 21)]);
+        assert_eq!(found(&[(15, 20), (21, 25)]), [(15, 20), (20, 21), (21, 25)]);
+        assert_eq!(found(&[(15, 30)]), [(15, 30)]);
+        assert_eq!(found(&[(90, 120)]), [(20, 21), (90, 100)]);
     }
 
     #[test]

@@ -30,8 +30,8 @@ use crate::{
         order::ExistingFiles,
         path::RelativePath,
         question::{
-            AnswerKind, AskedEntry, AskedMetadata, ByteRange, FromDestination, FromSource,
-            MAX_ANSWER_BYTES, MAX_QUESTION_BYTES, codec, decode, encode,
+            AnswerKind, AskedEntry, AskedMetadata, ByteRange, ComparedBlock, FromDestination,
+            FromSource, MAX_ANSWER_BYTES, MAX_QUESTION_BYTES, codec, decode, encode,
         },
     },
 };
@@ -266,7 +266,7 @@ impl Questions {
 fn range_bytes(answer: &AnswerKind) -> usize {
     match answer {
         AnswerKind::Resume(ranges) => ranges.capacity() * size_of::<ByteRange>(),
-        AnswerKind::Compare(ranges) => ranges.capacity() * size_of::<(ByteRange, u64)>(),
+        AnswerKind::Compare { blocks, .. } => blocks.capacity() * size_of::<ComparedBlock>(),
         _ => 0,
     }
 }

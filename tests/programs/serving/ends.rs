@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The bytes of the header of a map (`src/copy/destination/part_file.rs`).
-const MAP_HEADER_BYTES: u64 = 40;
+const MAP_HEADER_BYTES: u64 = 64;
 
 /// A hole that takes hours to digest, in a file that every file system can hold.
 const HOLE: u64 = 8 << 40;
@@ -24,7 +24,7 @@ fn slow_copy(served: &Served, name: &str) -> crate::support::programs::Running {
     let there = format!("@{name}");
     let copy = served.alice(&["--bwlimit", "5M", "%file", &there]).start();
     // A map that is longer than its header has a range, so that a second run can continue.
-    served.unfinished(name, MAP_HEADER_BYTES);
+    served.unfinished(name, MAP_HEADER_BYTES, &[]);
     copy
 }
 

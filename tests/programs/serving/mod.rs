@@ -63,26 +63,39 @@ impl Served {
         self.place.path().join("root").join(name)
     }
 
-    /// Returns the path of a file that a copy to a path of the server is writing, if its name ends so.
-    pub(crate) fn temporary(&self, path: &str, suffix: &str) -> Option<PathBuf> {
+    /// Returns the temporary files of copies to a path of the server: parts and maps.
+    pub(crate) fn temporaries(&self, path: &str) -> Vec<PathBuf> {
         let target = self.root(path);
-        let stem = format!(".{}.", target.file_name()?.display());
-        let entries = fs::read_dir(target.parent()?).ok()?;
-        let mut paths = entries.flatten().map(|entry| entry.path());
-        paths.find(|path| {
+        let stem = format!(".{}.", target.file_name().expect("a name").display());
+        let entries = fs::read_dir(target.parent().expect("a directory"));
+        let paths = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        let is_temporary = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with(&stem) && name.ends_with(suffix)
-        })
+            name.starts_with(&stem) && (name.ends_with(".rdcp-part") || name.ends_with(".rdcp-map"))
+        };
+        paths.filter(is_temporary).collect()
     }
 
     /// Waits until a copy to a path of the server can be continued: until the map has more than `map_bytes`. Returns
-    /// the temporary file and the map.
+    /// the part and the map, which are none of `others`.
     #[track_caller]
-    pub(crate) fn unfinished(&self, path: &str, map_bytes: u64) -> [PathBuf; 2] {
+    pub(crate) fn unfinished(
+        &self,
+        path: &str,
+        map_bytes: u64,
+        others: &[PathBuf],
+    ) -> [PathBuf; 2] {
         eventually("a copy that can be continued", || {
-            let map = self.temporary(path, ".rdcp-map")?;
+            let mut new = self.temporaries(path);
+            new.retain(|path| !others.contains(path));
+            new.sort_by_key(|path| path.extension() != Some("rdcp-part".as_ref()));
+            let [part, map] = new.try_into().ok()?;
             let is_long = fs::metadata(&map).is_ok_and(|map| map.len() > map_bytes);
-            is_long.then_some([self.temporary(path, ".rdcp-part")?, map])
+            is_long.then_some([part, map])
         })
     }
 

@@ -1,30 +1,48 @@
 //! What a cut copy has left belongs to its client: no other client can read, write, link, list or remove it, and what
 //! anything else has changed in it is sent again.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
+use std::{
+    fs,
+    os::unix::fs::{FileExt, symlink},
+    path::PathBuf,
+    process::Command,
+};
 
 use super::Served;
 use crate::{copies::trees, support::programs::hosts::Outcome};
 
 /// The bytes of the header of a map (`src/copy/destination/part_file.rs`).
-const MAP_HEADER_BYTES: u64 = 40;
+const MAP_HEADER_BYTES: u64 = 64;
 
 /// The size of the file that alice's copies send.
 const SIZE: u64 = 24 << 20;
 
-/// Cuts a copy of alice to `path` after the server has noted some of it, and returns the part and the map of it.
-fn cut(served: &Served, path: &str) -> [PathBuf; 2] {
-    if !served.here("file").exists() {
-        trees::large(&served.here("file"), SIZE);
+/// Cuts a copy of a client's own file to `path` after the server has noted some of it. Returns what is left of it: the
+/// part and the map.
+fn cut(served: &Served, client: &str, path: &str) -> [PathBuf; 2] {
+    let own = served.here(client);
+    if !own.exists() {
+        trees::large(&own, SIZE);
+        let file = fs::File::options().write(true).open(&own);
+        let file = file.expect("the client's own file");
+        file.write_all_at(client.as_bytes(), 1 << 20).expect("room");
     }
-    let there = format!("@{path}");
-    let copy = served.alice(&["--bwlimit", "5M", "%file", &there]).start();
-    let left = served.unfinished(path, MAP_HEADER_BYTES);
+    let line = format!("{client} (127.0.0.1)");
+    let ends = |text: &str| text.lines().filter(|text| text.contains(&line)).count();
+    let ended = served.server.said("anything", |text| Some(ends(text)));
+    let others = served.temporaries(path);
+    let words = [
+        "--bwlimit",
+        "5M",
+        &format!("%{client}"),
+        &format!("@{path}"),
+    ];
+    let copy = served.client(client, &words).start();
+    let left = served.unfinished(path, MAP_HEADER_BYTES, &others);
     copy.kill();
     copy.end();
-    served.server.said("the end of the copy", |text| {
-        text.contains("alice (127.0.0.1)").then_some(())
-    });
+    let has_ended = |text: &str| (ends(text) > ended).then_some(());
+    served.server.said("the end of the copy", has_ended);
     left
 }
 
@@ -43,20 +61,17 @@ fn sha256(path: &std::path::Path) -> String {
     sum.split_whitespace().next().expect("a digest").to_owned()
 }
 
-/// Continues alice's copy as the loop of a detector does, and checks that nothing foreign is in it.
+/// Continues a client's copy as the loop of a detector does, and checks that nothing foreign is in it. Returns what rdcp
+/// has said.
 #[track_caller]
-fn continues(served: &Served, path: &str, original: &[u8]) -> String {
-    let there = format!("@{path}");
+fn continues(served: &Served, client: &str, path: &str) -> String {
+    let original = fs::read(served.here(client)).expect("the client's own file");
+    let (own, there) = (format!("%{client}"), format!("@{path}"));
     let options = ["--resume", "--checksum=sha256", "--remove-source-files"];
-    let end = served
-        .alice(&options)
-        .args(["%file", &there].map(|word| match word {
-            "%file" => served.operand("file"),
-            path => served.there(&path[1..]),
-        }));
-    let end = end.start().end();
+    let words = [&options[..], &[&own, &there]].concat();
+    let end = served.client(client, &words).start().end();
     let said = end.exits(0).to_owned();
-    assert!(!served.here("file").exists());
+    assert!(!served.here(client).exists());
     let written = fs::read(served.root(path)).expect("the copy");
     assert!(written == original, "foreign bytes");
     let list = String::from_utf8_lossy(&end.stdout).into_owned();
@@ -65,10 +80,9 @@ fn continues(served: &Served, path: &str, original: &[u8]) -> String {
     said
 }
 
-/// What a directory has: the names and contents of its files.
-fn contents(served: &Served, names: &[PathBuf; 2]) -> Vec<Vec<u8>> {
-    assert!(served.root("").exists());
-    let read = names
+/// Returns the contents of files.
+fn contents(files: &[PathBuf; 2]) -> Vec<Vec<u8>> {
+    let read = files
         .iter()
         .map(|path| fs::read(path).expect("it is still there"));
     read.collect()
@@ -79,8 +93,8 @@ fn no_other_client_reads_what_a_copy_has_left() {
     let served = Served::start(&[]);
     fs::create_dir_all(served.root("sub")).unwrap();
     symlink("sub", served.root("way")).unwrap();
-    let left = cut(&served, "sub/copy");
-    let before = contents(&served, &left);
+    let left = cut(&served, "alice", "sub/copy");
+    let before = contents(&left);
     for path in left.iter().map(|path| name(path)) {
         for from in [
             format!("@sub/{path}"),
@@ -118,17 +132,16 @@ fn no_other_client_reads_what_a_copy_has_left() {
         let found = String::from_utf8_lossy(&found.expect("find").stdout).into_owned();
         assert!(!found.contains(".rdcp-"), "{found}");
     }
-    assert_eq!(contents(&served, &left), before);
-    let original = fs::read(served.here("file")).unwrap();
-    let said = continues(&served, "sub/copy", &original);
+    assert_eq!(contents(&left), before);
+    let said = continues(&served, "alice", "sub/copy");
     assert!(said.contains("were there already"), "{said}");
 }
 
 #[test]
 fn no_other_client_writes_or_links_what_a_copy_has_left() {
     let served = Served::start(&[]);
-    let left = cut(&served, "copy");
-    let before = contents(&served, &left);
+    let left = cut(&served, "alice", "copy");
+    let before = contents(&left);
     fs::write(served.here("foreign"), vec![7; 5 << 20]).unwrap();
     fs::write(served.here("small"), "foreign").unwrap();
     fs::create_dir_all(served.here("tree/deep")).unwrap();
@@ -163,9 +176,8 @@ fn no_other_client_writes_or_links_what_a_copy_has_left() {
         fs::remove_file(served.here("tree/link")).unwrap();
         fs::remove_file(served.here("tree").join(&path)).unwrap();
     }
-    assert_eq!(contents(&served, &left), before);
-    let original = fs::read(served.here("file")).unwrap();
-    continues(&served, "copy", &original);
+    assert_eq!(contents(&left), before);
+    continues(&served, "alice", "copy");
 }
 
 #[test]
@@ -174,8 +186,8 @@ fn no_other_client_lists_or_removes_what_a_copy_has_left() {
     fs::create_dir_all(served.root("old/deep")).unwrap();
     fs::create_dir_all(served.here("tree")).unwrap();
     fs::write(served.here("tree/kept"), "x").unwrap();
-    let left = cut(&served, "old/deep/copy");
-    let before = contents(&served, &left);
+    let left = cut(&served, "alice", "old/deep/copy");
+    let before = contents(&left);
     fs::write(served.root("old/deep/other"), "x").unwrap();
     for options in [&["-n"][..], &["-v"]] {
         let words = [options, &["-aT", "--delete", "%tree", "@."]].concat();
@@ -189,13 +201,66 @@ fn no_other_client_lists_or_removes_what_a_copy_has_left() {
         );
     }
     assert!(!served.root("old/deep/other").exists());
-    assert_eq!(contents(&served, &left), before);
+    assert_eq!(contents(&left), before);
     // A file does not take the place of the directory that they are in.
     fs::write(served.here("tree/old"), "x").unwrap();
     let words = ["-aT", "--delete", "%tree", "@."];
     let end = served.client("bob", &words).start().end();
     end.tells(1, &["cannot replace a directory", "may be continued"]);
-    assert_eq!(contents(&served, &left), before);
-    let original = fs::read(served.here("file")).unwrap();
-    continues(&served, "old/deep/copy", &original);
+    assert_eq!(contents(&left), before);
+    continues(&served, "alice", "old/deep/copy");
+}
+
+#[test]
+fn what_two_clients_have_left_of_one_file_stays_apart() {
+    let served = Served::start(&[]);
+    let of_alice = cut(&served, "alice", "copy");
+    let before = contents(&of_alice);
+    let of_bob = cut(&served, "bob", "copy");
+    assert_eq!(contents(&of_alice), before);
+    assert_ne!(of_alice, of_bob);
+    for client in ["alice", "bob"] {
+        let said = continues(&served, client, "copy");
+        assert!(said.contains("were there already"), "{said}");
+    }
+    assert!(served.temporaries("copy").is_empty());
+}
+
+#[test]
+fn what_another_hand_has_changed_is_sent_again() {
+    let served = Served::start(&[]);
+    let foreign = |part: &PathBuf, offset: u64| {
+        let part = fs::File::options().write(true).open(part);
+        let part = part.expect("the part");
+        part.write_all_at(b"foreign", offset).expect("room");
+    };
+    // In what the map tells, and behind it.
+    let [part, _] = cut(&served, "alice", "changed");
+    foreign(&part, 3 << 20);
+    foreign(&part, SIZE - 100);
+    continues(&served, "alice", "changed");
+    // The old map of a part that was begun anew since.
+    let [part, _] = cut(&served, "alice", "replayed");
+    let part = fs::File::options().write(true).open(part).unwrap();
+    part.set_len(0).unwrap();
+    part.set_len(SIZE).unwrap();
+    continues(&served, "alice", "replayed");
+    // What another client has left, under the names of this one.
+    let of_bob = cut(&served, "bob", "mixed");
+    let of_alice = cut(&served, "alice", "mixed");
+    for (from, to) in of_bob.iter().zip(&of_alice) {
+        fs::write(to, fs::read(from).unwrap()).unwrap();
+    }
+    let said = continues(&served, "alice", "mixed");
+    assert!(!said.contains("were there already"), "{said}");
+    // A map that says that everything is written.
+    let [part, map] = cut(&served, "alice", "forged");
+    foreign(&part, SIZE / 2);
+    let mut forged = fs::read(&map).unwrap();
+    let record = usize::try_from(MAP_HEADER_BYTES).unwrap();
+    forged[record..record + 8].copy_from_slice(&0_u64.to_le_bytes());
+    forged[record + 8..record + 16].copy_from_slice(&SIZE.to_le_bytes());
+    fs::write(&map, forged).unwrap();
+    let said = continues(&served, "alice", "forged");
+    assert!(!said.contains("were there already"), "{said}");
 }

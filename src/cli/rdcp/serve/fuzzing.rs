@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::time::{sleep, timeout};
 
-use super::served_copies::ServedCopies;
+use super::served_copies::{OrderingClient, ServedCopies};
 use crate::{
     Key, Stream, StreamConfig,
     cli::server::rights::{Access, ClientRights},
@@ -62,7 +62,13 @@ pub(crate) fn served_session(data: &[u8]) {
         };
         let admit = |order: &_| copies.admit(Access::ALL, order).map(|_| ());
         let prepare = |context: &_, order: &_, edges: &_| {
-            copies.prepare(("a", 1), &ClientRights::ALL, context, order, edges)
+            let own = OrderingClient {
+                name: "a",
+                key: key.key(),
+                line_number: 1,
+                rights: &ClientRights::ALL,
+            };
+            copies.prepare(own, context, order, edges)
         };
         let place = std::future::ready(Ok(()));
         let ended = async {

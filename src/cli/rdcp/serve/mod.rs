@@ -36,7 +36,7 @@ use tokio::{task::block_in_place, time::timeout};
 use self::{
     figures::{CopyTally, CopyTotals},
     memory::CopyPools,
-    served_copies::{ServedCopies, ServedSide},
+    served_copies::{OrderingClient, ServedCopies, ServedSide},
 };
 use super::args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT};
 use crate::{
@@ -241,12 +241,13 @@ impl CopyService {
             // `block_in_place` needs a thread, and panics if it gets none.
             threads::require(1).map_err(|error| error.to_string())?;
             // Opens files.
-            let named = (&*client.name, client.line_number);
-            let prepare = || {
-                let rights = &client.rights;
-                self.copies.prepare(named, rights, context, order, edges)
+            let own = OrderingClient {
+                name: &client.name,
+                key: &client.key,
+                line_number: client.line_number,
+                rights: &client.rights,
             };
-            block_in_place(prepare)
+            block_in_place(|| self.copies.prepare(own, context, order, edges))
         };
         let place = async {
             let place = client.places.wait().await;

@@ -4,6 +4,7 @@
 use rustix::io::Errno;
 
 use crate::{
+    Key,
     cli::server::rights::{Access, ClientRights, Writes},
     copy::{
         budget::ListBudget,
@@ -11,6 +12,7 @@ use crate::{
         job::{CopyJob, ServedCopy},
         order::{CopyOptions, CopyOrder, CopyRole, ExistingFiles},
         path::BaseDirectory,
+        temporary_names::PartOwner,
     },
     ssh::{
         agent::job::{JobContext, OrderedEdges},
@@ -26,6 +28,19 @@ pub(super) enum ServedSide {
     Source,
     /// The server writes the files of the client.
     Destination,
+}
+
+/// The client that an order is carried out for.
+#[derive(Clone, Copy)]
+pub(super) struct OrderingClient<'a> {
+    /// The name in the key file, which messages to other clients have too.
+    pub(super) name: &'a str,
+    /// The key.
+    pub(super) key: &'a Key,
+    /// The number of the line in the key file.
+    pub(super) line_number: usize,
+    /// What the line allows.
+    pub(super) rights: &'a ClientRights,
 }
 
 /// What the clients of a server may do.
@@ -123,24 +138,24 @@ impl ServedCopies {
         })
     }
 
-    /// Makes the job of an order that [`admit`](Self::admit) has checked. `client` names the client in messages to other
-    /// clients, and `line` is the number of its line in the key file.
+    /// Makes the job of an order that [`admit`](Self::admit) has checked.
     ///
     /// # Errors
     ///
     /// A sentence for the client.
     pub(super) fn prepare(
         &self,
-        (client, line): (&str, usize),
-        rights: &ClientRights,
+        client: OrderingClient<'_>,
         context: &JobContext,
         order: &Payload,
         edges: &OrderedEdges,
     ) -> Result<CopyJob, String> {
+        let rights = client.rights;
         let access = self.access.and(rights.access);
         let served = ServedCopy {
             destination: ServedDestination {
-                claims: self.claims.of_copy(client),
+                claims: self.claims.of_copy(client.name),
+                owner: PartOwner::client(client.name, client.key),
                 is_privileged: self.is_privileged,
                 existing: ExistingRights {
                     reads: access.reads,
@@ -149,7 +164,7 @@ impl ServedCopies {
             },
             budget: ListBudget::of_server(self.list_bytes),
         };
-        let base = self.base_of(rights, line)?;
+        let base = self.base_of(rights, client.line_number)?;
         CopyJob::prepare_in(&base, Some(served), context, order, edges)
     }
 

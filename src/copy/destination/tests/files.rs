@@ -1,9 +1,13 @@
 //! Small entries, their metadata, links and owners; large and sparse files, and what a later run continues.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::{
+    ffi::OsStrExt,
+    fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt},
+};
 
 use super::*;
 use crate::copy::{
+    block_digest::BlockDigest,
     order::{DigestKind, FileDigest},
     question::ByteRange,
 };
@@ -417,12 +421,110 @@ async fn after_a_restart_the_ranges_are_digested() {
     )
     .unwrap();
     let end = copy(&dest, &resume(), vec![ask("", &[("big", SIZE, 3_000)])]).await;
-    let digest = twox_hash::XxHash3_64::oneshot(&contents);
-    let range = ByteRange { start: 0, end: MIB };
-    assert_eq!(end.kinds(), [AnswerKind::Compare(vec![(range, digest)])]);
+    assert_compares(&end, MIB, &contents);
     fs::write(&map, b"damaged").unwrap();
     let end = copy(&dest, &resume(), vec![ask("", &[("big", SIZE, 3_000)])]).await;
     assert_eq!(end.kinds(), [AnswerKind::Send]);
+}
+
+/// Checks that the destination has told digests of the first `end` bytes of a file, which has `contents` there.
+fn assert_compares(copy: &CopyEnd, end: u64, contents: &[u8]) {
+    let kinds = copy.kinds();
+    let [AnswerKind::Compare { key, blocks }] = &kinds[..] else {
+        panic!("{kinds:?}");
+    };
+    let mut digest = BlockDigest::new(*key);
+    digest.update(contents);
+    let range = ByteRange { start: 0, end };
+    assert_eq!(*blocks, [(range, digest.finish())]);
+}
+
+#[tokio::test]
+async fn what_is_listed_with_its_digest_is_compared_first() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let contents = bytes(7, MIB);
+    let steps = vec![large(0, 1, "big", SIZE), part(0, 1, 0, &contents)];
+    copy(&dest, &archive(), steps).await;
+    let options = CopyOptions {
+        digest: Some(DigestKind::Xxh64),
+        ..resume()
+    };
+    let end = copy(&dest, &options, vec![ask("", &[("big", SIZE, 3_000)])]).await;
+    assert_compares(&end, MIB, &contents);
+}
+
+#[tokio::test]
+async fn what_changes_after_the_answer_is_not_continued_and_holes_are_empty() {
+    let (_scratch, dest) = scratch();
+    fs::create_dir(&dest).unwrap();
+    let cut = || {
+        vec![
+            large(0, 1, "big", SIZE),
+            part(0, 1, 0, &bytes(1, MIB)),
+            part(0, 1, 4 * MIB, &bytes(3, MIB)),
+        ]
+    };
+    let resumed = || {
+        let mut step = large(0, 1, "big", SIZE);
+        if let Step::Record(_, LaneRecord::LargeFile(file), _) = &mut step {
+            file.resumed = true;
+        }
+        vec![step, large_end(0, 1, Some(0))]
+    };
+    copy(&dest, &archive(), cut()).await;
+    let write = |offset: u64| {
+        let part = dest.join(".big.rdcp-part");
+        let part = fs::File::options().write(true).open(part).unwrap();
+        part.write_all_at(b"foreign", offset).unwrap();
+    };
+    // Outside of what the map tells: neither end compares it, and the source sends no holes.
+    for offset in [2 * MIB, 6 * MIB] {
+        write(offset);
+    }
+    let mut steps = vec![ask("", &[("big", SIZE, 3_000)])];
+    steps.extend(resumed());
+    copy(&dest, &resume(), steps).await.assert_whole();
+    let mut expected = vec![0; usize::try_from(SIZE).unwrap()];
+    expected[..1 << 20].fill(1);
+    expected[4 << 20..5 << 20].fill(3);
+    assert!(fs::read(dest.join("big")).unwrap() == expected);
+    fs::remove_file(dest.join("big")).unwrap();
+    copy(&dest, &archive(), cut()).await;
+    let engine = DestinationEngine::prepare(
+        &BaseDirectory::Working,
+        dest.as_os_str().as_bytes(),
+        CopiedSources::One,
+        resume(),
+    );
+    let (streams, mut control, mut lanes) = streams().await;
+    let failed = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&failed);
+    let context = CopyContext {
+        report: Arc::new(move |message: FromCopy| kept.lock().unwrap().push(message)),
+        cancelled: CancellationToken::new(),
+        reason: Arc::new(|| "a test".to_owned()),
+    };
+    let running = tokio::spawn(engine.unwrap().run(streams, context));
+    let mut answers = Vec::new();
+    let ask = vec![ask("", &[("big", SIZE, 3_000)])];
+    let asked = send_steps(ask, &mut control, &mut lanes, &mut answers);
+    asked.await.unwrap();
+    assert_eq!(answers.len(), 1);
+    write(100);
+    let sent = send_steps(resumed(), &mut control, &mut lanes, &mut answers);
+    sent.await.unwrap();
+    send_end(&mut control, &mut lanes, &mut answers)
+        .await
+        .unwrap();
+    drop((control, lanes));
+    running.await.unwrap();
+    let failed = format!("{:?}", failed.lock().unwrap());
+    assert!(
+        failed.contains("an earlier run had left of it has changed"),
+        "{failed}"
+    );
+    assert!(!dest.join("big").exists());
 }
 
 #[tokio::test]

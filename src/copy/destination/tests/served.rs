@@ -5,7 +5,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::*;
-use crate::copy::{destination::DestinationClaims, metadata::attributes_of, order::DigestKind};
+use crate::copy::{
+    block_digest::BlockDigest, destination::DestinationClaims, metadata::attributes_of,
+    order::DigestKind, question::ByteRange, temporary_names::PartOwner,
+};
 
 /// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
 const CAPABILITY: [u8; 20] = *b"\x01\0\0\x02\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -1042,4 +1045,54 @@ async fn a_file_that_has_no_room_is_refused_before_anything_is_made() {
     fs::create_dir(&dest).unwrap();
     let steps = announced("big", 8 << 40, too_much.min(8 << 40));
     copy(&dest, &archive(), steps).await.assert_whole();
+}
+
+#[tokio::test]
+async fn a_server_continues_only_what_it_compares_and_what_is_of_the_client() {
+    const MIB: u64 = 1 << 20;
+    let server = Server::new();
+    let owners = ["alice", "bob"].map(|name| {
+        let key = Key::generate().unwrap();
+        (name, PartOwner::client(name, key.key()))
+    });
+    let copy =
+        async |(name, owner): &(&str, PartOwner), options: &CopyOptions, steps: Vec<Step>| {
+            let engine = server.engine(name, "/", options, &steps);
+            run(engine.with_owner(owner.clone()), steps).await
+        };
+    let resume = CopyOptions {
+        resume: true,
+        ..archive()
+    };
+    let contents = [vec![1; 1 << 20], vec![2; 1 << 20]];
+    for (owner, contents) in owners.iter().zip(&contents) {
+        let steps = vec![
+            place(),
+            large(0, 1, "big", 8 * MIB),
+            part(0, 1, 0, contents),
+        ];
+        copy(owner, &archive(), steps).await;
+    }
+    let names = names_in(&server.at(""));
+    assert_eq!(names.len(), 4, "{names:?}");
+    let asked = || vec![ask("", &[("big", 8 * MIB, 3_000)])];
+    for (owner, contents) in owners.iter().zip(&contents) {
+        let end = copy(owner, &resume, asked()).await;
+        let kinds = end.kinds();
+        let [AnswerKind::Compare { key, blocks }] = &kinds[..] else {
+            panic!("{kinds:?}");
+        };
+        let mut digest = BlockDigest::new(*key);
+        digest.update(contents);
+        let range = ByteRange { start: 0, end: MIB };
+        assert_eq!(*blocks, [(range, digest.finish())]);
+    }
+    // With a new key, and as another client, the file begins anew.
+    let renewed = PartOwner::client("alice", Key::generate().unwrap().key());
+    let carol = PartOwner::client("carol", Key::generate().unwrap().key());
+    for owner in [("alice", renewed), ("carol", carol)] {
+        let end = copy(&owner, &resume, asked()).await;
+        assert_eq!(end.kinds(), [AnswerKind::Send], "{}", owner.0);
+    }
+    assert_eq!(names_in(&server.at("")), names);
 }

@@ -19,6 +19,7 @@ use self::destination::{
     streams,
 };
 use crate::copy::{
+    block_digest::{BlockDigest, DigestKey},
     job::CopyError,
     metadata::EntryKind,
     order::{CopyNews, CopyOptions, ExistingFiles, FromCopy},
@@ -176,8 +177,12 @@ async fn a_file_is_resumed() {
     let behaviour = Behaviour {
         answer: |_| {
             let range = |start, end| ByteRange { start, end };
-            let digest = twox_hash::XxHash3_64::oneshot(&[7; 1000]);
-            AnswerKind::Compare(vec![(range(0, 1000), digest), (range(1000, 2000), 1)])
+            let key = DigestKey::random().unwrap();
+            let mut digest = BlockDigest::new(key);
+            digest.update(&[7; 1000]);
+            let same = (range(0, 1000), digest.finish());
+            let blocks = vec![same, (range(1000, 2000), [1; 16])];
+            AnswerKind::Compare { key, blocks }
         },
         ..Behaviour::default()
     };
@@ -301,7 +306,9 @@ async fn a_hole_is_compared_only_while_the_destination_lives() {
     let behaviour = Behaviour {
         answer: |entry| {
             let (start, end) = (0, entry.size);
-            AnswerKind::Compare(vec![(ByteRange { start, end }, 0)])
+            let key = DigestKey::random().unwrap();
+            let blocks = vec![(ByteRange { start, end }, [0; 16])];
+            AnswerKind::Compare { key, blocks }
         },
         ..Behaviour::default()
     };
