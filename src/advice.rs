@@ -32,6 +32,10 @@ fn for_stream(error: &Error) -> &'static str {
     match error {
         Error::Device { fault, .. } => for_device(*fault),
         Error::Handshake {
+            fault: HandshakeFault::Encryption(_),
+            ..
+        } => "; give both the same --encrypt, or neither one",
+        Error::Handshake {
             fault: HandshakeFault::Transport(_),
             ..
         } => "; --transport auto allows it",
@@ -124,6 +128,16 @@ mod tests {
         assert_eq!(
             Advised(Error::Handshake { peer, fault }).to_string(),
             "b: no RDMA, and one end does not allow TCP: a: no RDMA device; --transport auto allows it"
+        );
+    }
+
+    #[test]
+    fn ends_that_do_not_agree_on_encryption_are_told_what_to_give() {
+        let fault = HandshakeFault::Encryption("a has auto, b has never".into());
+        let peer = "b".into();
+        assert_eq!(
+            Advised(Error::Handshake { peer, fault }).to_string(),
+            "b: the hosts do not agree on encryption: a has auto, b has never; give both the same --encrypt, or neither one"
         );
     }
 

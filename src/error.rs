@@ -157,7 +157,7 @@ pub enum HandshakeFault {
     Transport(String),
     /// One end encrypts the data, and the other one does not: see [`Encryption`](crate::Encryption). Holds what each of
     /// them has chosen.
-    #[error("the hosts do not agree on --encrypt: {0}; give both the same, or neither")]
+    #[error("the hosts do not agree on encryption: {0}")]
     Encryption(String),
     /// The peer did not answer within this time.
     #[error("no answer within {0:.1?} during the handshake")]

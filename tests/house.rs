@@ -28,10 +28,13 @@ const TRANSPORT: &[&str] = &["connect", "stream", "rdma", "data", "control"];
 /// What the library depends on by itself, without RDMA.
 const LIBRARY: &[&str] = &[
     "argon2",
+    "aws-lc-rs",
+    "blake2",
     "bytes",
     "data-encoding",
     "futures",
     "getrandom",
+    "hmac",
     "postcard",
     "rustix",
     "serde",
