@@ -267,6 +267,10 @@ impl Run {
         if self.way != Way::Here {
             line += " --key-file key";
         }
+        if self.way == Way::FromServer {
+            // Each side decides itself whether the other one lends rights: the peers do not ask.
+            line += " --privileged";
+        }
         let server = "127.0.0.1:$PORT:";
         let (option, sources, destination) = self.operands.words();
         line += option;
@@ -290,8 +294,12 @@ impl Run {
             Way::ToServer => "d",
             Way::FromServer => "s",
         };
-        let line = self.user("exec ") + &quoted(rdcp);
-        Some(line + &format!(" --serve --root {root} --key-file keys --listen-port 0 --grace 9"))
+        let mut line = self.user("exec ") + &quoted(rdcp);
+        line += &format!(" --serve --root {root} --key-file keys --listen-port 0 --grace 9");
+        if self.way == Way::ToServer {
+            line += " --privileged";
+        }
+        Some(line)
     }
 
     /// Returns the command line of the peer, for bash.

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     super::compare::{Entry, Tree, is_temporary},
-    command::{Existing, Keeps, Peer, Run, Way},
+    command::{Existing, Keeps, Peer, Run},
     scene::USER,
 };
 
@@ -308,9 +308,6 @@ impl Facts<'_> {
         if self.peer_changes_modes() && entry.kind == "file" {
             // rsync gives its owner the right to write what replaces a file.
             entry.mode |= 0o200;
-        }
-        if self.run.way == Way::ToServer && is_of_source {
-            entry.mode &= 0o1777;
         }
         if is_directory && self.is_of_two(path) {
             // Each source gives a directory its metadata. The peers take those of the first or of the last one.

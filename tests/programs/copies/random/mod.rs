@@ -63,7 +63,7 @@ impl Trial {
         let traits = Traits {
             has_owners: run.is_root || random.within(0..4) == 0,
             // rsync leaves out a device without a word, and rdcp names it.
-            has_devices: run.is_root && run.way != Way::ToServer,
+            has_devices: run.is_root,
             has_fifos: true,
             has_locks: random.within(0..2) == 0,
             has_hard_links: random.within(0..2) == 0,
