@@ -29,7 +29,7 @@ use super::{
     folders::proc_path,
     part_file::read_range,
     placement::EntryNaming,
-    state::{DestinationState, errno_text},
+    state::{DestinationState, ENDED, errno_text},
     written::{MAY_NOT_REPLACE, TargetFolder},
 };
 use crate::{
@@ -176,7 +176,7 @@ impl SpecialTarget {
             reached = position.wait_for(|&position| position >= offset) => reached.is_ok_and(|at| *at != ABANDONED),
             () = self.halt.cancelled() => false,
         };
-        let ended = || "the copy was ended".to_owned();
+        let ended = || ENDED.to_owned();
         reached.then_some(()).ok_or_else(ended)
     }
 
@@ -191,7 +191,7 @@ impl SpecialTarget {
         let mut sink = Sink::new(duplicate, "").map_err(cannot_write)?;
         tokio::select! {
             written = sink.write_all(bytes) => written.map_err(cannot_write),
-            () = self.halt.cancelled() => Err("the copy was ended".to_owned()),
+            () = self.halt.cancelled() => Err(ENDED.to_owned()),
         }
     }
 
@@ -200,7 +200,7 @@ impl SpecialTarget {
             opened = open_in_place(&self.path, OFlags::TRUNC) => {
                 opened.map_err(|error| format!("cannot open: {}", errno_text(error)))
             }
-            () = self.halt.cancelled() => Err("the copy was ended".to_owned()),
+            () = self.halt.cancelled() => Err(ENDED.to_owned()),
         }
     }
 }

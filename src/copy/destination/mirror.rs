@@ -17,7 +17,7 @@ use super::{
     folders::{look_into, make_writable, open_again, open_child, set_mode},
     lane::broken,
     name_set::{NAME_BYTES, NameSet, SET_BYTES},
-    state::{DestinationShared, DestinationState, add, errno_text},
+    state::{DestinationShared, DestinationState, ENDED, add, errno_text},
     written::id_of,
 };
 use crate::copy::{
@@ -489,7 +489,7 @@ impl<'a> Deletion<'a> {
             Stay::Written => "the run has written it, or something in it".to_owned(),
             Stay::Limit => self.state.removals.limit_text(),
             Stay::Failed => "not everything in it could be removed".to_owned(),
-            Stay::Ended => "the copy was ended".to_owned(),
+            Stay::Ended => ENDED.to_owned(),
         }
     }
 

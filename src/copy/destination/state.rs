@@ -40,6 +40,9 @@ const MAX_NOTES: usize = 256;
 /// The most digests or removed paths in one message to the controller.
 const BATCH: usize = 256;
 
+/// The reason why an entry is left when the work has ended early.
+pub(super) const ENDED: &str = "the copy was ended";
+
 /// How and where a destination writes, what is done so far, and the way to the controller.
 pub(super) struct DestinationState {
     /// How files are copied.
@@ -154,7 +157,7 @@ impl DestinationState {
     /// Fails with the reason for the user if the work has ended early.
     pub(super) fn check_running(&self) -> Result<(), String> {
         if self.halt.is_cancelled() {
-            return Err("the copy was ended".to_owned());
+            return Err(ENDED.to_owned());
         }
         Ok(())
     }
@@ -191,11 +194,16 @@ impl DestinationState {
     }
 
     /// Reports that the entry at a local path was not copied, or not removed.
+    /// An entry that is left because the work has ended early is no failure of its own: the end has a reason.
     pub(super) fn fail(&self, local: &RelativePath, why: impl Into<String>) {
+        let why = why.into();
+        if why == ENDED {
+            return;
+        }
         add(&self.counts.failed, 1);
         self.say(CopyNews::Failed {
             path: self.placement.shown(local),
-            why: why.into(),
+            why,
         });
     }
 

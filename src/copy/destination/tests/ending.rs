@@ -21,7 +21,7 @@ use crate::copy::{
         in_place::{copy_into_place, create_in_place, open_existing},
         mirror::MirroredFolder,
         placement::EntryNaming,
-        state::{DestinationShared, DestinationState},
+        state::{DestinationShared, DestinationState, ENDED},
         written::{KeptExisting, TargetFolder, WrittenGuard},
     },
     metadata::LocalOwners,
@@ -313,7 +313,7 @@ async fn nothing_gets_its_name_after_the_end() {
         is_kept: false,
     };
     let why = shared.make_link(&mut TemporaryName::random(), &link);
-    assert_eq!(why, Err("the copy was ended".to_owned()));
+    assert_eq!(why, Err(ENDED.to_owned()));
     let mirrored = MirroredFolder::default().add(&shared, &path(""), &[name("other")], true);
     assert!(
         matches!(mirrored, Err(CopyError::Cancelled)),
