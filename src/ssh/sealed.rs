@@ -1,8 +1,7 @@
 //! The encryption of a session that has no ssh around it: between a client and a server that share a key.
 //!
-//! A [`Stream`] authenticates its two ends and does not encrypt what it carries. The messages of a session hold the
-//! keys of edges, so they travel inside a second Noise session, with the handshake and the framing of a control
-//! connection.
+//! A [`Stream`] encrypts nothing if both ends choose so. The messages of a session hold the keys of edges, so they
+//! travel inside a second Noise session in any case, with the handshake and the framing of a control connection.
 
 use std::{
     io,

@@ -82,7 +82,7 @@ Segments:
   HOST:'>> FILE'     appends to FILE
   rdpipe's stdin feeds the first command, unless it is a terminal; the output of the last command
   appears on rdpipe's stdout.
-  The data goes directly from host to host. It is checked, but not encrypted.";
+  The data goes directly from host to host, encrypted unless --encrypt never.";
 
 /// The examples and explanations in `rdcat --help`: files, then tickets.
 const RDCAT: &str = "\
@@ -107,7 +107,7 @@ Tickets, without ssh:
   connection. It is a secret: rdcat overwrites it in its argument list at the start, so ps does not
   show it. The history of the shell has it, unless RDCAT_TICKET or --ticket-file passes it.
 
-The data goes directly from host to host. It is checked, but not encrypted.";
+The data goes directly from host to host, encrypted unless --encrypt never.";
 
 /// The examples and the forms of an operand in `rdcp --help`.
 const RDCP: &str = "\
@@ -137,7 +137,7 @@ Operands:
   As with cp, an existing directory receives each SOURCE under its own name, and DIR/. stands for
   what is in DIR. A file under its final name is whole: it is written under a temporary name first.
   A file that cannot be copied is named in a message, and the others are copied.
-  The data goes directly from host to host. It is checked, but not encrypted.";
+  The data goes directly from host to host, encrypted unless --encrypt never.";
 
 /// The examples and the forms of a forwarding in `rdforward --help`.
 const RDFORWARD: &str = "\
@@ -166,8 +166,8 @@ Values of -L and -R, as in ssh:
   BIND is * or nothing for all addresses, or an address; without BIND and colon, and with localhost,
   only programs of the host that listens can connect. An IPv6 address is written in brackets.
 
-All connections share one stream, over RDMA if both hosts have it. The data is checked, but not
-encrypted.";
+All connections share one stream, over RDMA if both hosts have it. It is encrypted unless
+--encrypt never.";
 
 /// The examples and the limits in `rdforward run --help`.
 const RDFORWARD_RUN: &str = "\
@@ -253,7 +253,7 @@ Keys:
     --key-file FILE  the first line of FILE; give FILE the mode 0600
     RDPIPE_KEY       a variable of the environment; overwritten at the start too
   Without a key, rdrecv makes one and prints the command for the other host.
-  Programs without the key cannot connect. The data is checked, but not encrypted.";
+  Programs without the key cannot connect. The data is encrypted unless --encrypt never.";
 
 /// One exit code and its meaning, worded for each program.
 pub(crate) struct ExitRow {
