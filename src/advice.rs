@@ -39,6 +39,15 @@ fn for_stream(error: &Error) -> &'static str {
             fault: HandshakeFault::Transport(_),
             ..
         } => "; --transport auto allows it",
+        Error::Handshake {
+            fault: HandshakeFault::Encryption(_),
+            ..
+        } => SAME_ENCRYPTION,
+        // The acceptor finds the disagreement, and the dialer gets its words.
+        Error::Handshake {
+            fault: HandshakeFault::Refused(reason),
+            ..
+        } if reason.contains("do not agree on encryption") => SAME_ENCRYPTION,
         Error::Send { fault, .. }
         | Error::Receive { fault, .. }
         | Error::Unconfirmed { fault, .. } => match fault {
@@ -48,6 +57,8 @@ fn for_stream(error: &Error) -> &'static str {
         _ => "",
     }
 }
+
+const SAME_ENCRYPTION: &str = "; choose the same --encrypt at both ends";
 
 fn for_device(fault: DeviceFault) -> &'static str {
     match fault {
@@ -129,6 +140,13 @@ mod tests {
             Advised(Error::Handshake { peer, fault }).to_string(),
             "b: no RDMA, and one end does not allow TCP: a: no RDMA device; --transport auto allows it"
         );
+        let fault = HandshakeFault::Encryption("a has always, b has never".into());
+        for fault in [HandshakeFault::Refused(fault.to_string()), fault] {
+            let peer = "b".into();
+            let text = Advised(Error::Handshake { peer, fault }).to_string();
+            let end = "the hosts do not agree on encryption: a has always, b has never; choose the same --encrypt at both ends";
+            assert!(text.ends_with(end), "{text}");
+        }
     }
 
     #[test]
