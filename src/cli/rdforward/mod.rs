@@ -48,11 +48,13 @@ pub fn main() -> ExitCode {
         let value = env::var_os(name).map(Secret::new);
         (name, value)
     });
+    // The operation takes the form that was chosen, and its options.
+    let stream = args.stream().clone();
     // The secrets are hidden before other threads start.
     let (key, key_hidden) = take_variable();
     let (operation, ticket_hidden) = ForwardOperation::take(&mut args);
     let console = Console::of_program("rdforward", messages);
-    console.note_encryption(args.stream());
+    console.note_encryption(&stream);
     for (secret, hidden) in [("key", key_hidden), ("ticket", ticket_hidden)] {
         if let Err(error) = hidden {
             console.warn(&format!("cannot hide the {secret} from ps: {error}"));
