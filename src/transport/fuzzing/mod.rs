@@ -188,3 +188,26 @@ pub fn rdma(data: &[u8]) {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    /// A frame that opens leads the fuzzer behind the check of the tag.
+    #[test]
+    fn the_seeds_of_sealed_frames_open() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/header");
+        for cipher in [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
+            let name = format!("sealed-{}", cipher.to_string().to_lowercase());
+            let seed = fs::read(seeds.join(&name)).expect("a seed");
+            let (header, payload) = seed.split_first_chunk().expect("a header");
+            let header = Header::decode(header).expect("a whole header");
+            let mut payload = payload.to_vec();
+            let opened = fuzz_chain(Some(cipher)).open(&header, &mut payload);
+            assert_eq!(opened, Ok(()), "{name}");
+            assert_eq!(payload, b"hello, world\n");
+        }
+    }
+}
