@@ -2,6 +2,7 @@
 #![cfg(feature = "cli")]
 
 mod copies;
+mod encryption;
 mod examples;
 mod forwarded_programs;
 mod forwarding;

@@ -6,7 +6,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use rdpipe::{Error, Fault, Stream, StreamConfig, TransportPolicy, connect};
+use rdpipe::{Encryption, Error, Fault, Stream, StreamConfig, TransportPolicy, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{
@@ -59,8 +59,8 @@ async fn rage_at(stream: Stream, ours: u64, theirs: u64) -> Result<[Error; 2]> {
     Ok([writing, reading])
 }
 
-/// Damages `connection` at random places, in the middle of a stream that is busy in both directions. Every
-/// error of both ends must satisfy `sensible`.
+/// Damages `connection` at random places, in the middle of a stream that is busy in both directions, with and without
+/// encryption. Every error of both ends must satisfy `sensible`.
 async fn in_the_middle(
     connection: Connection,
     most: u64,
@@ -69,8 +69,14 @@ async fn in_the_middle(
 ) -> Result<()> {
     let mut random = Random::new(52 + connection as u64);
     for towards in WAYS {
-        for _ in 0..4 {
-            let (dialer, acceptor, proxy) = through_a_proxy(&config()).await?;
+        for round in 0..6 {
+            let mut config = config();
+            if round % 2 == 1 {
+                config.encryption = Encryption::Always;
+            }
+            let (dialer, acceptor, proxy) = through_a_proxy(&config).await?;
+            let is_encrypted = dialer.cipher().is_some() && acceptor.cipher().is_some();
+            ensure!(is_encrypted == (round % 2 == 1));
             let plan = Plan {
                 connection,
                 towards,

@@ -53,7 +53,16 @@ impl Relay {
         target: SocketAddr,
         serve: impl Fn(Connection, Sockets) + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self::start_at(([127, 0, 0, 1], 0).into(), target, serve)
+    }
+
+    /// Starts a relay at `address` to the acceptor that listens on `target`.
+    pub(crate) fn start_at(
+        address: SocketAddr,
+        target: SocketAddr,
+        serve: impl Fn(Connection, Sockets) + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared::default());
         let (accepting, serve) = (Arc::clone(&shared), Arc::new(serve));

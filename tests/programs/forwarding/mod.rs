@@ -8,7 +8,7 @@ mod ends;
 #[cfg(feature = "fault-injection")]
 mod hostile;
 mod listeners;
-mod without_ssh;
+pub(crate) mod without_ssh;
 
 use std::{
     io::{self, Read, Write},

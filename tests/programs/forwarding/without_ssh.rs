@@ -68,7 +68,7 @@ fn allow_refuses_other_ports_and_remote_listeners() {
 }
 
 /// Writes a file of keys that only its owner can read. Returns its path.
-pub(super) fn key_file(place: &Place, name: &str, text: &str) -> String {
+pub(crate) fn key_file(place: &Place, name: &str, text: &str) -> String {
     let path = place.file(name, text.as_bytes());
     fs::set_permissions(place.path(name), PermissionsExt::from_mode(0o600)).unwrap();
     path
