@@ -168,7 +168,7 @@ fn both_choices() -> [String; 4] {
         "the hosts do not agree on encryption".to_owned(),
         format!("{host} has always"),
         format!("{host} has never"),
-        "; choose the same --encrypt at both ends".to_owned(),
+        "; give both the same --encrypt, or neither one".to_owned(),
     ]
 }
 
