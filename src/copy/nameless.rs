@@ -19,14 +19,14 @@ impl NamelessFile {
     ///
     /// # Errors
     ///
-    /// Fails as memfd_create(2) does.
+    /// Fails as `memfd_create(2)` does.
     pub(crate) fn make(near: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let made = near.and_then(|near| openat(near, ".", flags, mode).ok());
-        let made = made.or_else(|| openat(CWD, env::temp_dir(), flags, mode).ok());
-        let is_in_memory = made.is_none();
-        let fd = match made {
+        let opened = near.and_then(|near| openat(near, ".", flags, mode).ok());
+        let opened = opened.or_else(|| openat(CWD, env::temp_dir(), flags, mode).ok());
+        let is_in_memory = opened.is_none();
+        let fd = match opened {
             Some(fd) => fd,
             None => memfd_create(c"rdcp-list", MemfdFlags::CLOEXEC)?,
         };

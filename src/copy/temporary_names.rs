@@ -148,7 +148,7 @@ pub(crate) fn name_of_part(name: &[u8]) -> Option<&[u8]> {
 pub(crate) fn without_tag(name: &[u8]) -> Option<&[u8]> {
     let (stem, tag) = name.split_at(name.len().checked_sub(1 + 2 * TAG_BYTES)?);
     let digits = tag.strip_prefix(b".")?;
-    digits.iter().all(is_digit).then_some(stem)
+    digits.iter().copied().all(is_digit).then_some(stem)
 }
 
 /// Returns true for a name that no client of a server may use: that of an unfinished entry, and every name that a file
@@ -184,11 +184,11 @@ fn is_output_name(name: &[u8]) -> bool {
 }
 
 fn is_random(digits: &[u8]) -> bool {
-    digits.len() == 2 * RANDOM_BYTES && digits.iter().all(is_digit)
+    digits.len() == 2 * RANDOM_BYTES && digits.iter().copied().all(is_digit)
 }
 
-fn is_digit(byte: &u8) -> bool {
-    byte.is_ascii_digit() || (b'a'..=b'f').contains(byte)
+fn is_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
 #[cfg(test)]

@@ -119,6 +119,7 @@ impl HostileClient {
     }
 
     /// Returns what the client has done so far.
+    #[must_use]
     pub fn deeds(&self) -> &HostileDeeds {
         &self.deeds
     }

@@ -132,7 +132,9 @@ async fn negotiations_that_stall_keep_no_other_key_out() -> Result<()> {
             negotiating.load(Relaxed) == SHARE_OF_WAITING,
             "more than a share"
         );
-        stalled.iter().for_each(|one| one.abort());
+        for one in &stalled {
+            one.abort();
+        }
         Ok(())
     });
     alone("negotiations_that_stall_keep_no_other_key_out", SLACK, body).await
@@ -174,7 +176,9 @@ async fn streams_that_wait_for_accept_keep_no_other_key_out() -> Result<()> {
             others < SHARE_OF_WAITING,
             "not in turn: {others} others first"
         );
-        crowd.iter().for_each(|one| one.abort());
+        for one in &crowd {
+            one.abort();
+        }
         Ok(())
     });
     alone(
@@ -218,7 +222,9 @@ async fn first_messages_without_a_second_keep_no_peer_out() -> Result<()> {
             .serves(&shared.alice)
             .await
             .context("of the same key")?;
-        silent.iter().for_each(|one| one.abort());
+        for one in &silent {
+            one.abort();
+        }
         Ok(())
     });
     alone(name, SLACK, body).await
@@ -226,8 +232,8 @@ async fn first_messages_without_a_second_keep_no_peer_out() -> Result<()> {
 
 /// Records the first bytes of so many dialers.
 async fn openings(key: &Key, count: usize) -> Result<Vec<[u8; OPENING_BYTES]>> {
-    let recorder = TcpListener::bind("127.0.0.1:0").await?;
-    let address = recorder.local_addr()?;
+    let thief = TcpListener::bind("127.0.0.1:0").await?;
+    let address = thief.local_addr()?;
     let mut config = small();
     config.retry_for = Duration::ZERO;
     let mut recorded = Vec::new();
@@ -235,7 +241,7 @@ async fn openings(key: &Key, count: usize) -> Result<Vec<[u8; OPENING_BYTES]>> {
         let dialing = (0..32).map(|_| connect(address, key, &config));
         let recording = async {
             for _ in 0..32 {
-                let (mut socket, _) = recorder.accept().await?;
+                let (mut socket, _) = thief.accept().await?;
                 let mut opening = [0; OPENING_BYTES];
                 socket.read_exact(&mut opening).await?;
                 recorded.push(opening);

@@ -14,7 +14,6 @@ pub(crate) mod allocations;
 pub(crate) mod data_path;
 pub(crate) mod fault_proxy;
 pub(crate) mod limits;
-pub(crate) mod on_path;
 pub(crate) mod pattern;
 pub(crate) mod process;
 #[cfg(feature = "cli")]

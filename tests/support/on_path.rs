@@ -10,7 +10,10 @@ use std::{
 
 use twox_hash::XxHash3_64;
 
-use super::relay::{BUFFER_BYTES, Connection, Relay, Sockets, Towards, pass_end};
+use crate::support::{
+    random::Random,
+    relay::{BUFFER_BYTES, Connection, Relay, Sockets, Towards, pass_end},
+};
 
 /// The length of the header before the payload of each frame.
 pub(crate) const HEADER_BYTES: usize = 128;
@@ -65,7 +68,7 @@ const MARK: &[u8] = b"marker-";
 
 /// Returns this many markers, all of one length, none of which any other data holds.
 pub(crate) fn markers(count: u64) -> Vec<String> {
-    let mut random = super::random::Random::new(count);
+    let mut random = Random::new(count);
     let marker = |_| format!("marker-{:016x}", random.number());
     (0..count).map(marker).collect()
 }

@@ -54,8 +54,8 @@ pub(crate) struct RdcpArgs {
     #[arg(long)]
     pub(crate) fsync: bool,
 
-    /// Read the key from the first line of FILE, for HOST:PORT:PATH; with --serve, those of all clients, a line NAME
-    /// KEY [ro|wo|append] [SUBDIR] for each. Only its owner may be able to read FILE
+    /// Read the key from the first line of FILE, for HOST:PORT:PATH; with --serve, those of all clients, a line for
+    /// each: NAME KEY, and after them ro, wo or append, and a directory, to limit it. Only its owner may read FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
 

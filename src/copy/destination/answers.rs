@@ -314,7 +314,7 @@ impl AskedFolder {
             AnswerKind::Compare { key, blocks }
         };
         let local = self.placed.path.join(name);
-        let is_kept = state.options.dry_run || shared.large.promise(state, local, promise);
+        let is_kept = state.options.dry_run || shared.large.promise(state, &local, promise);
         is_kept.then_some(answer)
     }
 }

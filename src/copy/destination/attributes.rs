@@ -496,7 +496,7 @@ impl MetadataKeeper {
     }
 
     /// Reports that the directory which a server serves keeps its own metadata, if the source's has others.
-    pub(super) fn note_served(&self, stat: &Stat, metadata: &Metadata, note: &dyn Fn(String)) {
+    pub(super) fn note_served(stat: &Stat, metadata: &Metadata, note: &dyn Fn(String)) {
         let has_mode = metadata.mode & MODE_BITS == stat.st_mode & MODE_BITS;
         if !has_mode || !metadata.attributes.is_empty() {
             note("the directory that the server serves has kept its own metadata".to_owned());

@@ -5,7 +5,7 @@
 //! what they say is the same.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     fs::File,
     io::{self, BufWriter, Write},
     os::unix::fs::FileExt,
@@ -94,9 +94,9 @@ impl FolderEnds {
         mode: Mode,
     ) -> Result<(), CopyError> {
         let key = (depth(local), local.clone());
-        if !self.locked.contains_key(&key) {
+        if let Entry::Vacant(place) = self.locked.entry(key) {
             state.keep(local.as_bytes().len() + PATH_ENTRY_BYTES)?;
-            self.locked.insert(key, mode);
+            place.insert(mode);
         }
         Ok(())
     }

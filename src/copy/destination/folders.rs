@@ -19,6 +19,7 @@ use rustix::{
 };
 
 use super::{
+    attributes::MetadataKeeper,
     folder_ends::{FolderEnd, FolderEnds},
     mirror::Deletion,
     placement::{EntryNames, PlacedFolder},
@@ -475,7 +476,7 @@ fn finish_folder(
         let keeper = &state.keeper;
         let may_change = state.written.contains(&stat) || state.existing.replaces;
         if state.placement.is_served_itself(local) {
-            keeper.note_served(&stat, metadata, &note);
+            MetadataKeeper::note_served(&stat, metadata, &note);
         } else if may_change {
             keeper.apply_to_folder(folder.as_fd(), &stat, metadata, &note);
         }

@@ -133,15 +133,15 @@ impl LargeTable {
     pub(super) fn promise(
         &self,
         state: &DestinationState,
-        local: RelativePath,
+        local: &RelativePath,
         promise: PartPromise,
     ) -> bool {
         let mut promises = lock(&self.promises);
-        let bytes = bytes_of_promise(&local, &promise);
+        let bytes = bytes_of_promise(local, &promise);
         let has_room = promises.len() < MAX_PROMISES && state.budget().take_spare(bytes);
         if has_room {
             if let Some(replaced) = promises.insert(local.clone(), promise) {
-                let bytes = bytes_of_promise(&local, &replaced);
+                let bytes = bytes_of_promise(local, &replaced);
                 state.budget().give_back(bytes);
             }
         }

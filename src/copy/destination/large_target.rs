@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// The most bytes of a file: offsets of the system are signed.
-const MAX_FILE_BYTES: u64 = i64::MAX.cast_unsigned();
+const MAX_FILE_BYTES: u64 = u64::MAX >> 1;
 
 /// A file that arrives in parts.
 #[derive(Debug)]
@@ -214,12 +214,12 @@ impl LargeTarget {
         };
         let promise = promise(&local);
         let place = (folder.fd.as_fd(), &name, naming);
-        let contents = match SpecialTarget::find(state, folder.target(), &name, naming)? {
-            Some(special) => LargeContents::Special(special),
-            None => {
-                check_room(state, place.0, file, &names)?;
-                LargeContents::open(state, file, place, subject, promise.as_ref())?
-            }
+        let special = SpecialTarget::find(state, folder.target(), &name, naming)?;
+        let contents = if let Some(special) = special {
+            LargeContents::Special(special)
+        } else {
+            check_room(state, place.0, file, &names)?;
+            LargeContents::open(state, file, place, subject, promise.as_ref())?
         };
         let progress = PartProgress {
             digested: (!file.resumed).then_some(0),

@@ -78,9 +78,9 @@ impl MirroredFolder {
         let bytes = names.len() * NAME_BYTES + if self.taken == 0 { SET_BYTES } else { 0 };
         shared.state.keep(bytes)?;
         self.taken += bytes;
-        names
-            .iter()
-            .for_each(|name| self.names.insert(name.as_bytes()));
+        for name in names {
+            self.names.insert(name.as_bytes());
+        }
         if last {
             self.names.sort();
             self.remove_others(shared, folder)?;

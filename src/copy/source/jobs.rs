@@ -450,6 +450,10 @@ pub(crate) enum LaneWork {
 pub(crate) struct WalkStopped;
 
 /// What a lane does next.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a lane has one, and a box would be an allocation for each job"
+)]
 pub(crate) enum NextWork {
     /// It sends this.
     Work(LaneWork),

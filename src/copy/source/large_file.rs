@@ -613,7 +613,7 @@ mod tests {
         const PAGE: u64 = 4096;
         let file = tempfile::tempfile().unwrap();
         file.set_len(100 * PAGE).unwrap();
-        file.write_all_at(&[7; PAGE as usize], 20 * PAGE).unwrap();
+        file.write_all_at(&[7; 4096], 20 * PAGE).unwrap();
         let found = |different: &[(u64, u64)]| {
             let different = different
                 .iter()

@@ -77,15 +77,16 @@ impl<R: AsyncRead + Unpin> ControlReader<R> {
     pub(super) async fn next(&mut self) -> Result<ToAgent, ControllerError> {
         loop {
             let silence = self.silence;
-            let frame = match self.buffered() {
-                Some(frame) => Some(frame),
-                None => tokio::select! {
+            let frame = if let Some(frame) = self.buffered() {
+                Some(frame)
+            } else {
+                tokio::select! {
                     biased;
                     frame = within_running_time(silence, self.frames.next()) => {
                         frame.ok_or(ControllerError::Silent(silence))?
                     }
                     error = self.outbox.failed() => return Err(error),
-                },
+                }
             };
             match parse(frame)? {
                 ToAgent::Ping => self.outbox.pong(),

@@ -96,6 +96,10 @@ impl std::fmt::Debug for Outbox {
 impl Outbox {
     /// Queues a message without waiting. If the controller is gone the message is lost, and [`failed`](Self::failed)
     /// tells why.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "messages are made to be sent"
+    )]
     pub(crate) fn send(&self, message: FromAgent) {
         self.push_to(self.queue(), &message);
     }

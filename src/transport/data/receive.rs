@@ -297,7 +297,14 @@ impl<P: ReceivePath> FrameReceiver<P> {
                 return;
             }
             match self.path.poll_frame(cx) {
-                Poll::Pending => return,
+                Poll::Pending => {
+                    // A part of a frame may have arrived after the end was announced.
+                    if let Err(fault) = self.check_end(state) {
+                        self.broken = true;
+                        state.fail(StreamFault::Found(fault));
+                    }
+                    return;
+                }
                 Poll::Ready(Ok((slot, header))) => {
                     if let Err(fault) = self.accept_frame(state, slot, header) {
                         self.broken = true;
@@ -366,6 +373,8 @@ impl<P: ReceivePath> FrameReceiver<P> {
             return Ok(());
         };
         let damage = match self.chain.offset().cmp(&bytes) {
+            // A length that somebody has made larger promises bytes that never come.
+            std::cmp::Ordering::Less if self.path.arriving_end() > bytes => Damage::Excess,
             std::cmp::Ordering::Less => return Ok(()),
             std::cmp::Ordering::Greater => Damage::Excess,
             std::cmp::Ordering::Equal if self.chain.digest() != digest => Damage::Whole,

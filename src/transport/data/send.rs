@@ -762,7 +762,7 @@ mod tests {
             let mut cx = Context::from_waker(Waker::noop());
             let next = |written: &Vec<u8>, count| {
                 let bytes = written.len()..written.len() + count;
-                bytes.map(|at| (at % 251) as u8).collect::<Vec<_>>()
+                bytes.map(|at| at.to_le_bytes()[0]).collect::<Vec<_>>()
             };
             match act {
                 0 => {

@@ -145,6 +145,12 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// be used after an error.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Slot, Header)>>;
 
+    /// Returns the number of bytes of this direction up to the end of the frame of which a part has arrived, by its
+    /// header; 0 if there is none.
+    fn arriving_end(&self) -> u64 {
+        0
+    }
+
     /// Polls for a short time for the next frame, if one is likely to arrive soon and is still `awaited`. A frame that
     /// has arrived is returned by the next [`poll_frame`](Self::poll_frame).
     fn spin(&mut self, _awaited: impl FnOnce() -> bool) {}

@@ -362,6 +362,10 @@ impl ReceivePath for TcpReceive {
         }
     }
 
+    fn arriving_end(&self) -> u64 {
+        self.arriving.as_ref().map_or(0, |frame| frame.header.end())
+    }
+
     fn release(&mut self, slot: TcpSlot) -> bool {
         let place = slot.index as usize;
         self.free[place] = Some(slot);

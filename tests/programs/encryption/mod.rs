@@ -3,6 +3,9 @@
 
 mod unreadable;
 
+#[path = "../../support/on_path.rs"]
+mod on_path;
+
 use std::{
     fs,
     io::Write,
@@ -16,19 +19,17 @@ use std::{
 
 use serde_json::Value;
 
+use self::on_path::{HEADER_BYTES, Tamper, flip, tampering};
 use crate::{
     forwarding::rdforward,
     serving::{Served, rdcp},
-    support::{
-        on_path::{HEADER_BYTES, Tamper, flip, tampering},
-        programs::{
-            End, Place, Setup, Towards, built, eventually,
-            hosts::{Network, Outcome},
-            local_hosts::rdpipe,
-            program,
-            rdcat::rdcat,
-            receiver, sender,
-        },
+    support::programs::{
+        End, Place, Setup, Towards, built, eventually,
+        hosts::{Network, Outcome},
+        local_hosts::rdpipe,
+        program,
+        rdcat::rdcat,
+        receiver, sender,
     },
 };
 

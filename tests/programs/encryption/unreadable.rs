@@ -9,16 +9,17 @@ use std::{
 
 use rustix::process::Signal;
 
-use super::{ALWAYS, NEVER, local, warns};
+use super::{
+    ALWAYS, NEVER, local,
+    on_path::{Tape, markers, recording},
+    warns,
+};
 use crate::{
     forwarding::{self, rdforward, without_ssh::key_file},
-    support::{
-        on_path::{Tape, markers, recording},
-        programs::{
-            Place, free_port,
-            rdcat::{rdcat, ticket},
-            receiver, sender,
-        },
+    support::programs::{
+        Place, free_port,
+        rdcat::{rdcat, ticket},
+        receiver, sender,
     },
 };
 

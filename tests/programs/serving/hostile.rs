@@ -147,7 +147,9 @@ fn a_hostile_client_takes_bounded_memory_and_leaves_nothing_behind() {
 fn sixty_four_clients_beside_a_hostile_one_are_all_served() {
     let place = tempfile::tempdir().unwrap();
     let names: Vec<_> = (0..64).map(|number| format!("client-{number}")).collect();
-    names.iter().for_each(|name| add_client(place.path(), name));
+    for name in &names {
+        add_client(place.path(), name);
+    }
     let (served, target) = server_in(place, &["-m", "256M", "--max-clients", "16"]);
     trees::small(&served.here("tree/small"), 20, 3000);
     trees::large(&served.here("tree/large"), 3 << 20);

@@ -66,7 +66,10 @@ impl Served {
     /// Returns the temporary files of copies to a path of the server: parts and maps.
     pub(crate) fn temporaries(&self, path: &str) -> Vec<PathBuf> {
         let target = self.root(path);
-        let stem = format!(".{}.", target.file_name().expect("a name").display());
+        let stem = format!(
+            ".{}.",
+            target.file_name().expect("a name").to_string_lossy()
+        );
         let entries = fs::read_dir(target.parent().expect("a directory"));
         let paths = entries
             .into_iter()

@@ -39,7 +39,7 @@ fn bob_copies(served: &Served) {
 fn silent_streams(served: &Served, runtime: &Runtime, count: usize) -> Vec<Stream> {
     let line = fs::read_to_string(served.key_of("alice")).unwrap();
     let key = Key::parse(line.trim().split_once(' ').unwrap().1).unwrap();
-    let address = served.there("").replace(":", " ");
+    let address = served.there("").replace(':', " ");
     let port: u16 = address.split_whitespace().last().unwrap().parse().unwrap();
     let mut config = StreamConfig::default();
     (config.chunk_bytes, config.depth) = (16 << 10, 4);

@@ -44,9 +44,9 @@ impl CopyPools {
         let copies = u64::from(clients);
         let share = (memory / copies).saturating_sub(COPY_BYTES);
         let list_bytes = (share / 2).min(MOST_LIST_BYTES);
-        let lanes_bytes = share.saturating_sub(list_bytes.max(LEAST_LIST_BYTES));
+        let data_bytes = share.saturating_sub(list_bytes.max(LEAST_LIST_BYTES));
         let list_bytes = list_bytes.max(LEAST_LIST_BYTES);
-        let lane_bytes = usize::try_from(lanes_bytes / lanes as u64).unwrap_or(usize::MAX);
+        let lane_bytes = usize::try_from(data_bytes / lanes as u64).unwrap_or(usize::MAX);
         if lane_bytes < LEAST_CHUNK_BYTES * LEAST_DEPTH {
             let least =
                 (COPY_BYTES + LEAST_LIST_BYTES + (LEAST_CHUNK_BYTES * LEAST_DEPTH * lanes) as u64)

@@ -212,6 +212,8 @@ async fn an_append_only_directory_and_a_locked_one_change_nothing_either() {
 
 #[tokio::test]
 async fn who_may_not_read_learns_nothing_from_answers() {
+    use AnswerKind::{Keep, Send, Skip};
+
     let (_scratch, dest) = scratch();
     fs::create_dir(&dest).unwrap();
     copy(
@@ -231,7 +233,6 @@ async fn who_may_not_read_learns_nothing_from_answers() {
         resume: true,
         ..archive()
     };
-    use AnswerKind::{Keep, Send, Skip};
     for (rights, options, expected) in [
         (ExistingRights::ALL, &resume, [Skip, Send, Send]),
         (WRITES, &resume, [Send, Send, Send]),

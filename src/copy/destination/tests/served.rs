@@ -412,7 +412,7 @@ async fn what_a_server_sends_lends_no_rights() {
 }
 
 /// Returns mode, owner and times of a directory, and its extended attributes.
-fn what_it_has(path: &Path) -> (u32, (u32, u32), (i64, i64), Vec<(Vec<u8>, Vec<u8>)>) {
+fn what_it_has(path: &Path) -> impl PartialEq + std::fmt::Debug + use<> {
     let stat = fs::metadata(path).unwrap();
     let attributes = attributes_of(fs::File::open(path).unwrap()).unwrap();
     (

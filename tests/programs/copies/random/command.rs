@@ -295,7 +295,10 @@ impl Run {
             Way::FromServer => "s",
         };
         let mut line = self.user("exec ") + &quoted(rdcp);
-        line += &format!(" --serve --root {root} --key-file keys --listen-port 0 --grace 9");
+        let _ = write!(
+            line,
+            " --serve --root {root} --key-file keys --listen-port 0 --grace 9"
+        );
         if self.way == Way::ToServer {
             line += " --privileged";
         }
