@@ -93,7 +93,7 @@ impl PartOwner {
 }
 
 /// The temporary names of a file that arrives in parts: `.NAME.rdcp-part` and `.NAME.rdcp-map`; on a server
-/// `.NAME.XXXXXXXXXXXXXXXX.rdcp-part` and `.NAME.XXXXXXXXXXXXXXXX.rdcp-map`, with digits for the client.
+/// `.NAME.DIGITS.rdcp-part` and `.NAME.DIGITS.rdcp-map`, with 16 hexadecimal digits for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartNames {
     /// The name of the contents.
@@ -123,7 +123,7 @@ impl PartNames {
     }
 }
 
-/// Returns a random name for a small entry: `.rdcp-XXXXXXXX`.
+/// Returns a random name for a small entry: `.rdcp-` and eight hexadecimal digits.
 pub(crate) fn random_name() -> Vec<u8> {
     let mut random = [0; RANDOM_BYTES];
     // The name need not be secret: it is created exclusively, and another is tried if it is taken.

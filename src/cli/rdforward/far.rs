@@ -33,7 +33,7 @@ pub(super) fn listen(args: &RdforwardArgs, console: &Console) -> Exit {
     let policy = args.policy();
     if policy == ForwardPolicy::Any {
         console.note(
-            "whoever has the ticket may connect to everything that this host reaches, and listen here; --allow limits it",
+            "a peer with the ticket may connect to everything that this host reaches, and may listen here; --allow limits that",
         );
     }
     let offer = TicketOffer {

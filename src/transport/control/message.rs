@@ -368,6 +368,43 @@ mod tests {
         }
     }
 
+    /// The ends, with what each of them has chosen and knows of its machine, and the cipher; none for a refusal.
+    #[test]
+    fn data_is_encrypted_unless_both_ends_agree_that_it_need_not_be() {
+        use Encryption::{Always, Auto, Never};
+        let end = |choice, machine, has_aes| Terms {
+            encryption: EncryptionTerms {
+                choice,
+                has_aes,
+                machine,
+            },
+            ..terms(Direction::Both, 1 << 16)
+        };
+        let (here, there) = (Some([1; 32]), Some([2; 32]));
+        let aes = Ok(Some(Cipher::Aes256Gcm));
+        for (choices, machines, expected) in [
+            ([Auto, Auto], [here, here], Ok(None)),
+            ([Auto, Auto], [here, there], aes),
+            // Without a proof by either end, the data may leave the machine.
+            ([Auto, Auto], [None, None], aes),
+            ([Auto, Auto], [here, None], aes),
+            ([Auto, Always], [here, here], aes),
+            ([Auto, Never], [here, here], Ok(None)),
+            ([Auto, Never], [here, there], Err(())),
+            ([Always, Never], [here, here], Err(())),
+            ([Never, Never], [here, there], Ok(None)),
+        ] {
+            for (one, other) in [(0, 1), (1, 0)] {
+                let ours = end(choices[one], machines[one], true);
+                let theirs = end(choices[other], machines[other], true);
+                let cipher = agree(&ours, &theirs).map(|agreed| agreed.cipher);
+                assert_eq!(cipher.map_err(drop), expected, "{choices:?} {machines:?}");
+            }
+        }
+        let without_aes = agree(&end(Always, None, true), &end(Always, None, false)).unwrap();
+        assert_eq!(without_aes.cipher, Some(Cipher::ChaCha20Poly1305));
+    }
+
     #[test]
     fn two_senders_cannot_meet() {
         let send = terms(Direction::Send, 1 << 16);

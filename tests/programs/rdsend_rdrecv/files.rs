@@ -187,7 +187,10 @@ fn a_sender_with_a_wrong_key_changes_no_file() {
     let before = facts();
     let receiver = receiver(format!("-o {}", place.old())).start();
     let port = receiver.port();
-    let stranger = rdsend(format!("127.0.0.1 {port} another_key_of_some_length -i /dev/zero")).start();
+    let stranger = rdsend(format!(
+        "127.0.0.1 {port} another_key_of_some_length -i /dev/zero"
+    ))
+    .start();
     stranger.end().fails(
         255,
         &["127.0.0.1: the keys do not match; give both ends the same key"],

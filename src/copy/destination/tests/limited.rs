@@ -62,16 +62,6 @@ fn state_of(dest: &Path) -> Vec<String> {
     found
 }
 
-fn symlink_to(text: &str, target: &str) -> Step {
-    let record = LaneRecord::Special {
-        name: name(text),
-        kind: EntryKind::Symlink,
-        target: target.as_bytes().to_vec(),
-        metadata: metadata(0o777, 1_000),
-    };
-    Step::Record(0, record, Vec::new())
-}
-
 fn hard_link(text: &str, target: &str) -> Step {
     let record = LaneRecord::HardLink {
         name: name(text),
@@ -92,8 +82,8 @@ async fn who_may_only_add_changes_nothing_that_exists() {
             folder("", 0o777),
             file("old", "new"),
             file("link", "new"),
-            symlink_to("old", "elsewhere"),
-            symlink_to("link", "elsewhere"),
+            link_to("old", "elsewhere"),
+            link_to("link", "elsewhere"),
             file("tree", "new"),
             large(1, 1, "big", 3),
             part(1, 1, 0, b"new"),
@@ -128,7 +118,7 @@ async fn who_may_only_add_may_send_the_same_again() {
         vec![
             folder("", 0o755),
             file("a", "same"),
-            symlink_to("l", "a"),
+            link_to("l", "a"),
             large(1, 1, "b", 4),
             part(1, 1, 0, b"same"),
             large_end(1, 1, Some(4)),

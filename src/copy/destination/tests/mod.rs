@@ -322,6 +322,17 @@ fn folder(text: &str, mode: u32) -> Step {
     Step::Record(0, record, Vec::new())
 }
 
+/// Makes a step that sends a symbolic link.
+fn link_to(text: &str, target: &str) -> Step {
+    let record = LaneRecord::Special {
+        name: name(text),
+        kind: EntryKind::Symlink,
+        target: target.as_bytes().to_vec(),
+        metadata: metadata(0o777, 1_000),
+    };
+    Step::Record(0, record, Vec::new())
+}
+
 fn file(text: &str, contents: &str) -> Step {
     let metadata = metadata(0o644, 2_000);
     let name = name(text);

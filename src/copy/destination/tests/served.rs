@@ -59,16 +59,6 @@ fn parents() -> CopyOptions {
     }
 }
 
-fn link_to(text: &str, target: &str) -> Step {
-    let record = LaneRecord::Special {
-        name: name(text),
-        kind: EntryKind::Symlink,
-        target: target.as_bytes().to_vec(),
-        metadata: metadata(0o777, 1_000),
-    };
-    Step::Record(0, record, Vec::new())
-}
-
 #[tokio::test]
 async fn paths_are_below_the_root() {
     let cases = [
