@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
 use crate::{
-    TransportPolicy,
+    Cipher, TransportPolicy,
     options::StreamOptions,
     perf::histogram::LatencyHistogram,
     ssh::protocol::{AgentHello, EdgeLink},
@@ -475,6 +475,8 @@ pub(crate) struct HostFacts {
     pub(crate) processor: String,
     /// The number of processors that this process may use.
     pub(crate) processors: u32,
+    /// How fast one thread encrypts, with each cipher.
+    pub(crate) ciphers: Vec<CipherSpeed>,
     /// The scaling governor of the processors; none if the frequency is not scaled, or not by this kernel.
     pub(crate) governor: Option<String>,
     /// The clock source of the kernel: `tsc`, `kvm-clock`.
@@ -489,6 +491,22 @@ pub(crate) struct HostFacts {
     pub(crate) no_rdma: Option<String>,
     /// The interfaces with an address that other hosts may use.
     pub(crate) addresses: Vec<AddressFacts>,
+}
+
+/// How fast one thread of a host encrypts, which is how fast it decrypts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CipherSpeed {
+    pub(crate) cipher: Cipher,
+    pub(crate) bytes_per_second: u64,
+}
+
+impl CipherSpeed {
+    /// Returns the bytes per second.
+    pub(crate) fn rate(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "a report shows a few digits")]
+        let rate = self.bytes_per_second as f64;
+        rate
+    }
 }
 
 /// How much memory may be pinned.

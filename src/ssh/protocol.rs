@@ -16,7 +16,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::{Cipher, Direction, Transport, options::StreamOptions};
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
-pub(crate) const VERSION: u32 = 14;
+pub(crate) const VERSION: u32 = 15;
 
 /// The most bytes of one encoded message: a [`Payload`] of the largest size, and 64 KiB for the rest, which is
 /// enough for an order with some hundred edges.

@@ -282,7 +282,13 @@ impl RunContext<'_> {
         } else {
             format!("{:.2} µs", sample.value)
         };
-        let link = sample.link.as_ref().map(|link| format!(" ({link})"));
+        let link = sample.link.as_ref().map(|link| {
+            let cipher = sample.cipher.map(|cipher| cipher.to_string());
+            format!(
+                " ({link}), {}",
+                cipher.as_deref().unwrap_or("not encrypted")
+            )
+        });
         let link = link.unwrap_or_default();
         self.console.detail(&format!("{name}: {value}{link}"));
     }

@@ -23,7 +23,7 @@ pub(super) fn tables(document: &PerfDocument, rates: [Option<f64>; 2]) -> Vec<Te
     let series: Vec<_> = document.series.iter().collect();
     if pair(&document.series).is_some() {
         let tables = [
-            bandwidth(&series, rates),
+            bandwidth(document, rates),
             latency(&series),
             storage(&series),
         ];
@@ -60,9 +60,9 @@ pub(super) fn pair(series: &[Series]) -> Option<(&str, &str)> {
 }
 
 /// Returns the table of bytes per second: a row for each measurement, and TCP beside RDMA.
-fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
-    let is_of = |series: &&&Series| matches!(series.what, Measurand::Bandwidth { .. });
-    let of_pair: Vec<_> = series.iter().filter(is_of).collect();
+fn bandwidth(document: &PerfDocument, rates: [Option<f64>; 2]) -> Option<TextTable> {
+    let is_of = |series: &&Series| matches!(series.what, Measurand::Bandwidth { .. });
+    let of_pair: Vec<_> = document.series.iter().filter(is_of).collect();
     if of_pair.is_empty() {
         return None;
     }
@@ -94,18 +94,53 @@ fn bandwidth(series: &[&Series], rates: [Option<f64>; 2]) -> Option<TextTable> {
                 series.what.transport() == Some(medium) && series.what.to_string() == name
             });
             let found = found.and_then(|series| Some((series, series.median()?)));
-            let width = if port.is_some() { 4 } else { 3 };
             let mut cells = match found {
                 Some((series, median)) => rate_cells(series, median, port),
                 None => vec!["-".to_owned()],
             };
             // The figures of the other transport stand under their own heading.
-            cells.resize(width, String::new());
+            cells.resize(columns(port), String::new());
             row.extend(cells);
         }
         table.rows.push(row);
     }
+    table.rows.extend(cipher_row(document, &media));
     Some(table)
+}
+
+/// Returns the row of the cipher: what one thread of the slower host encrypts, and what both ends spend on it for each
+/// gigabyte. None if no stream was encrypted.
+fn cipher_row(document: &PerfDocument, media: &[(Transport, Option<f64>)]) -> Option<Vec<String>> {
+    let encrypted = |medium: Transport| {
+        let mut of_medium = document.series.iter();
+        of_medium.find_map(|one| {
+            let is_of = one.what.transport() == Some(medium);
+            let cipher = one.cipher().filter(|_| is_of)?;
+            let speed = |host: &str| document.host(host)?.encrypts(cipher);
+            Some((cipher, speed(&one.from)?, speed(one.to.as_deref()?)?))
+        })
+    };
+    let found: Vec<_> = media.iter().map(|(medium, _)| encrypted(*medium)).collect();
+    let (cipher, ..) = found.iter().flatten().next()?;
+    let mut row = vec![format!("{cipher}, one thread")];
+    for (found, (_, port)) in found.iter().zip(media) {
+        let mut cells = match found {
+            Some((_, from, to)) => vec![
+                digits(from.min(*to) / 1e9),
+                String::new(),
+                format!("{:.2} + {:.2}", 1e9 / from, 1e9 / to),
+            ],
+            None => vec!["-".to_owned()],
+        };
+        cells.resize(columns(*port), String::new());
+        row.extend(cells);
+    }
+    Some(row)
+}
+
+/// Returns the number of columns of a transport in the table of bytes per second.
+fn columns(port: Option<f64>) -> usize {
+    if port.is_some() { 4 } else { 3 }
 }
 
 fn rate_cells(series: &Series, median: f64, port: Option<f64>) -> Vec<String> {
@@ -348,9 +383,17 @@ pub(super) fn digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::report::{
-        measurand::{InlineName, Operations, tests::send_of_64},
-        series::tests::point,
+    use crate::{
+        Cipher,
+        perf::{
+            check::tests::host,
+            messages::{CipherSpeed, HostFacts},
+            report::{
+                HostSummary,
+                measurand::{Carrier, InlineName, Operations, tests::send_of_64},
+                series::{Sample, tests::point},
+            },
+        },
     };
 
     #[test]
@@ -363,6 +406,61 @@ mod tests {
         assert_eq!(pair(&[storage.clone(), one.clone()]), Some(("h1", "h2")));
         assert!(has_several_pairs(&[one.clone(), other]));
         assert!(!has_several_pairs(&[one]) && !has_several_pairs(&[storage]));
+    }
+
+    #[test]
+    fn the_cipher_has_a_row_where_streams_are_encrypted() {
+        let series = |transport, cipher| Series {
+            from: "h1".to_owned(),
+            to: Some("h2".to_owned()),
+            what: Measurand::Bandwidth {
+                carrier: Carrier::Stream,
+                transport,
+                traffic: Traffic::Forward,
+                streams: 1,
+                size: None,
+            },
+            runs: vec![Sample {
+                value: 2e9,
+                cpu_dialer: 0.25,
+                cpu_listener: 0.3,
+                cipher,
+                ..Sample::default()
+            }],
+        };
+        let host = |number, bytes_per_second| {
+            let facts = HostFacts {
+                ciphers: vec![CipherSpeed {
+                    cipher: Cipher::Aes256Gcm,
+                    bytes_per_second,
+                }],
+                ..host(number)
+            };
+            HostSummary::new(&format!("h{number}"), &facts)
+        };
+        let document = |of_tcp, of_rdma| PerfDocument {
+            hosts: vec![host(1, 20_000_000_000), host(2, 10_000_000_000)],
+            series: vec![
+                series(Transport::Tcp, of_tcp),
+                series(Transport::Rdma, of_rdma),
+            ],
+            ..PerfDocument::default()
+        };
+        let lines = |document: &PerfDocument| {
+            let table = bandwidth(document, [None, Some(4e9)]).unwrap();
+            table.lines()
+        };
+        let cipher = Some(Cipher::Aes256Gcm);
+        assert_eq!(
+            lines(&document(cipher, cipher)),
+            [
+                "bandwidth, GB/s           TCP  spread     CPU s/GB  RDMA  spread     CPU s/GB  of port",
+                "stream, one way          2.00     ±0%  0.25 + 0.30  2.00     ±0%  0.25 + 0.30      50%",
+                "AES-256-GCM, one thread  10.0          0.05 + 0.10  10.0          0.05 + 0.10",
+            ]
+        );
+        assert_eq!(lines(&document(None, cipher)).len(), 3);
+        assert_eq!(lines(&document(None, None)).len(), 2);
     }
 
     #[test]

@@ -97,13 +97,14 @@ pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> Strin
     match &pair_rates(series, medium)[..] {
         [] => of_times(series),
         // Both directions of one pair.
-        [_] | [_, _] => of_pair(series, medium, rates[usize::from(is_rdma)]),
+        [_] | [_, _] => of_pair(document, medium, rates[usize::from(is_rdma)]),
         pairs => of_matrix(pairs, medium),
     }
 }
 
 /// Returns the verdict of a run with one pair of hosts.
-fn of_pair(series: &[Series], medium: Transport, port: Option<f64>) -> String {
+fn of_pair(document: &PerfDocument, medium: Transport, port: Option<f64>) -> String {
+    let series = &document.series;
     let is_stream = |one: &&Series| {
         matches!(
             one.what,
@@ -149,6 +150,8 @@ fn of_pair(series: &[Series], medium: Transport, port: Option<f64>) -> String {
         reason = "a rate in Mbit/s is positive and far below the limit"
     )]
     let port_mbps = port.map(|bytes| (bytes * 8.0 / 1e6) as u32);
+    let cipher = best.cipher();
+    let encrypts = |host: &str| document.host(host)?.encrypts(cipher?);
     let limit = limit(&TransferRates {
         source: &best.from,
         sink: to,
@@ -159,6 +162,9 @@ fn of_pair(series: &[Series], medium: Transport, port: Option<f64>) -> String {
         sink_write: alone(to, true),
         source_processors: processors(|run| run.cpu_dialer),
         sink_processors: processors(|run| run.cpu_listener),
+        cipher,
+        source_encrypts: encrypts(&best.from),
+        sink_decrypts: encrypts(to),
     });
     format!("{} to {to}, {medium}: {limit}", best.from)
 }

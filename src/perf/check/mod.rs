@@ -5,7 +5,7 @@ mod host;
 mod pair;
 mod rates;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Cow;
 

@@ -1,7 +1,10 @@
 //! Measured rates and counters: slow pairs of hosts, lost packets. Pure, no I/O.
 
 use super::{Finding, rate, share};
-use crate::perf::{messages::NetworkCounters, report::series::median};
+use crate::{
+    Cipher,
+    perf::{messages::NetworkCounters, report::series::median},
+};
 
 /// A pair is slow if it has less than this part of the median of all pairs.
 const SLOW_PART: f64 = 0.5;
@@ -96,6 +99,9 @@ const PORT_SHARE: f64 = 0.85;
 /// The part of a processor from which on a transfer is limited by it.
 const BUSY_SHARE: f64 = 0.9;
 
+/// The part of the processor time from which on a cipher is named as the limit: without it a stream is twice as fast.
+const CIPHER_SHARE: f64 = 0.5;
+
 /// The part of the rate of raw verbs that a stream at the limit of the link reaches.
 const RAW_SHARE: f64 = 0.9;
 
@@ -120,6 +126,12 @@ pub(crate) struct TransferRates<'a> {
     pub(crate) source_processors: Option<f64>,
     /// The processors that the end that receives keeps busy.
     pub(crate) sink_processors: Option<f64>,
+    /// The cipher of the stream; none if it was not encrypted.
+    pub(crate) cipher: Option<Cipher>,
+    /// What one thread of the end that sends encrypts.
+    pub(crate) source_encrypts: Option<f64>,
+    /// What one thread of the end that receives decrypts.
+    pub(crate) sink_decrypts: Option<f64>,
 }
 
 /// Returns the verdict, one sentence: what of all parts is the slowest, and how it compares with the others.
@@ -160,19 +172,17 @@ fn network(rates: &TransferRates<'_>) -> String {
         }
     }
     let busy = [
-        (rates.source, rates.source_processors),
-        (rates.sink, rates.sink_processors),
+        (rates.source, rates.source_processors, rates.source_encrypts),
+        (rates.sink, rates.sink_processors, rates.sink_decrypts),
     ];
     let busy = busy
         .into_iter()
-        .filter_map(|(host, used)| Some((host, used?)))
-        .filter(|(_, used)| *used >= BUSY_SHARE)
+        .filter_map(|(host, used, cipher)| Some((host, used?, cipher)))
+        .filter(|(_, used, _)| *used >= BUSY_SHARE)
         .max_by(|a, b| a.1.total_cmp(&b.1));
-    if let Some((host, used)) = busy {
-        return format!(
-            "the processor of {host} is the limit ({} of one)",
-            share(used)
-        );
+    if let Some((host, used, of_cipher)) = busy {
+        let encrypting = of_cipher.map(|of_cipher| rates.stream / of_cipher / used);
+        return busy_processor(host, used, rates.cipher.zip(encrypting));
     }
     match rates.raw.filter(|raw| *raw > 0.0) {
         Some(raw) if rates.stream < RAW_SHARE * raw => format!(
@@ -186,6 +196,22 @@ fn network(rates: &TransferRates<'_>) -> String {
             rate(raw.max(rates.stream))
         ),
         None => "the network is the limit".to_owned(),
+    }
+}
+
+/// Returns that the processor of a host is the limit, or the cipher that takes this part of its time.
+fn busy_processor(host: &str, used: f64, encrypting: Option<(Cipher, f64)>) -> String {
+    let used = share(used);
+    match encrypting {
+        Some((cipher, part)) if part >= CIPHER_SHARE => format!(
+            "encryption is the limit, {cipher} takes {} of the processor time of {host} ({used} of one)",
+            share(part.min(1.0))
+        ),
+        Some((cipher, part)) => format!(
+            "the processor of {host} is the limit ({used} of one), {cipher} takes {} of its time",
+            share(part)
+        ),
+        None => format!("the processor of {host} is the limit ({used} of one)"),
     }
 }
 
@@ -265,7 +291,41 @@ mod tests {
         sink_write: None,
         source_processors: None,
         sink_processors: None,
+        cipher: None,
+        source_encrypts: None,
+        sink_decrypts: None,
     };
+
+    #[test]
+    fn encryption_is_the_limit_where_it_takes_most_of_a_busy_processor() {
+        let encrypted = TransferRates {
+            cipher: Some(Cipher::ChaCha20Poly1305),
+            source_processors: Some(1.0),
+            sink_processors: Some(0.95),
+            source_encrypts: Some(4.0e9),
+            sink_decrypts: Some(3.0e9),
+            ..MEASURED
+        };
+        let verdict = "network 2.9 GB/s: encryption is the limit, ChaCha20-Poly1305 takes 72% of the processor time \
+                       of fs1 (100% of one)";
+        assert_eq!(limit(&encrypted), verdict);
+        // Of four streams, four processors are busy.
+        let fast = TransferRates {
+            cipher: Some(Cipher::Aes256Gcm),
+            sink_processors: Some(3.9),
+            sink_decrypts: Some(7.5e9),
+            ..encrypted
+        };
+        let verdict = "network 2.9 GB/s: the processor of fs2 is the limit (390% of one), AES-256-GCM takes 9.9% of \
+                       its time";
+        assert_eq!(limit(&fast), verdict);
+        let idle = TransferRates {
+            source_processors: Some(0.5),
+            sink_processors: Some(0.5),
+            ..encrypted
+        };
+        assert_eq!(limit(&idle), "network 2.9 GB/s: the network is the limit");
+    }
 
     #[test]
     fn the_slowest_disk_is_the_limit() {

@@ -35,7 +35,7 @@ pub(super) fn assert_found(findings: &[Finding], code: &str, severity: Severity,
 }
 
 /// A host with RDMA on which nothing is wrong.
-pub(super) fn host(number: u8) -> HostFacts {
+pub(crate) fn host(number: u8) -> HostFacts {
     HostFacts {
         hello: AgentHello {
             host: format!("fs{number}"),
@@ -47,6 +47,7 @@ pub(super) fn host(number: u8) -> HostFacts {
         kernel: "6.1.0".to_owned(),
         processor: "A processor".to_owned(),
         processors: 8,
+        ciphers: Vec::new(),
         governor: Some("performance".to_owned()),
         clock_source: Some("tsc".to_owned()),
         clock_ms: 1_700_000_000_000,

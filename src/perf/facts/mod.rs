@@ -16,8 +16,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::messages::{HostFacts, PerfOrder};
 use crate::{
-    Direction, StreamConfig,
-    perf::messages::{AddressFacts, MemlockFacts},
+    Cipher, Direction, StreamConfig,
+    perf::messages::{AddressFacts, CipherSpeed, MemlockFacts},
     reach,
     ssh::protocol::AgentHello,
 };
@@ -39,6 +39,7 @@ fn collect_below(roots: &HostRoots, config: &StreamConfig, hello: AgentHello) ->
         kernel: kernel(),
         processor: processor_name(roots),
         processors: processor_count(),
+        ciphers: ciphers(config),
         governor: governor(roots),
         clock_source: clock_source(roots),
         clock_ms: clock_ms(),
@@ -82,6 +83,16 @@ fn processor_name(roots: &HostRoots) -> String {
 fn processor_count() -> u32 {
     let count = thread::available_parallelism().map_or(1, usize::from);
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Measures how fast one thread encrypts chunks of a stream with these settings.
+fn ciphers(config: &StreamConfig) -> Vec<CipherSpeed> {
+    let ciphers = [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305].into_iter();
+    let speed = |cipher: Cipher| CipherSpeed {
+        cipher,
+        bytes_per_second: cipher.bytes_per_second(config.chunk_bytes),
+    };
+    ciphers.map(speed).collect()
 }
 
 /// Returns the scaling governor: of processors with different ones the first that is not `performance`.

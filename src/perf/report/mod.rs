@@ -9,10 +9,13 @@ use std::fmt::{self, Write as _};
 use serde::{Deserialize, Serialize};
 
 use self::series::{Series, micros};
-use super::check::memory;
-use crate::perf::{
-    check::Finding,
-    messages::{AddressFacts, DeviceFacts, HostFacts, MemlockFacts, PortFacts},
+use super::check::{memory, rate};
+use crate::{
+    Cipher,
+    perf::{
+        check::Finding,
+        messages::{AddressFacts, CipherSpeed, DeviceFacts, HostFacts, MemlockFacts, PortFacts},
+    },
 };
 
 /// The version of the report's form. It changes when a field changes its meaning.
@@ -61,6 +64,11 @@ pub(crate) struct PairChoice {
 }
 
 impl PerfDocument {
+    /// Returns the host with this name, as it was typed.
+    pub(crate) fn host(&self, name: &str) -> Option<&HostSummary> {
+        self.hosts.iter().find(|host| host.name == name)
+    }
+
     /// Returns the report as JSON.
     pub(crate) fn json(&self) -> String {
         // Serialization only fails for maps whose keys are not strings, and the report has no maps.
@@ -242,6 +250,9 @@ pub(crate) struct HostSummary {
     pub(crate) processor: String,
     /// The number of processors that its agent may use.
     pub(crate) processors: u32,
+    /// How fast one thread of it encrypts, with each cipher.
+    #[serde(default)]
+    pub(crate) ciphers: Vec<CipherSpeed>,
     /// How the frequency of its processors is scaled, where it is.
     pub(crate) governor: Option<String>,
     /// The clock of its kernel.
@@ -266,6 +277,7 @@ impl HostSummary {
             kernel: facts.kernel.clone(),
             processor: facts.processor.clone(),
             processors: facts.processors,
+            ciphers: facts.ciphers.clone(),
             governor: facts.governor.clone(),
             clock_source: facts.clock_source.clone(),
             memlock: memlock(&facts.memlock),
@@ -287,6 +299,13 @@ impl HostSummary {
         )
     }
 
+    /// Returns how many bytes one thread encrypts in a second; none if the host has not measured it.
+    pub(crate) fn encrypts(&self, cipher: Cipher) -> Option<f64> {
+        let found = self.ciphers.iter().find(|speed| speed.cipher == cipher)?;
+        let speed = found.rate();
+        (speed > 0.0).then_some(speed)
+    }
+
     /// Returns a line for each part of the host.
     pub(crate) fn details(&self) -> Vec<String> {
         let scaled = self
@@ -303,8 +322,11 @@ impl HostSummary {
             clock.unwrap_or_default(),
             scaled.unwrap_or_default()
         );
+        let speed = |one: &CipherSpeed| format!("{} {}", one.cipher, rate(one.rate()));
+        let speeds: Vec<_> = self.ciphers.iter().map(speed).collect();
+        let speeds = format!("one thread encrypts with {}", speeds.join(", "));
         let parts = self.interfaces.iter().chain(&self.devices).cloned();
-        std::iter::once(own).chain(parts).collect()
+        [own, speeds].into_iter().chain(parts).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measurand::{Differences, FigureName, Measurand, Operations};
 use crate::{
-    Transport,
+    Cipher, Transport,
     perf::{
         histogram::LatencyHistogram,
         messages::{BandwidthResult, LatencyResult, NetworkCounters, TaskResult},
@@ -43,6 +43,11 @@ impl Series {
         };
         let distances = self.runs.iter().map(|run| (run.value - median).abs());
         distances.fold(0.0, f64::max) / median
+    }
+
+    /// Returns the cipher of the streams; none if they were not encrypted.
+    pub(crate) fn cipher(&self) -> Option<Cipher> {
+        self.runs.iter().find_map(|run| run.cipher)
     }
 
     /// Returns what the kernels have counted in all runs.
@@ -172,6 +177,9 @@ pub(crate) struct Sample {
     /// What carried the streams, for the user: the RDMA port, for example.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<String>,
+    /// The cipher of the streams; none if they were not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cipher: Option<Cipher>,
 }
 
 impl Sample {
@@ -224,6 +232,7 @@ fn bandwidth(dialer: &BandwidthResult, listener: &BandwidthResult) -> Result<Sam
         counters: Some(sum(dialer.counters, listener.counters)),
         address: dialer.transport.as_ref().map(|used| used.address.clone()),
         link: dialer.transport.as_ref().map(|used| used.reason.clone()),
+        cipher: dialer.transport.as_ref().and_then(|used| used.cipher),
         ..Sample::default()
     })
 }
@@ -251,6 +260,7 @@ fn latency(dialer: &LatencyResult, listener: Option<&LatencyResult>) -> Sample {
         histogram: Some(histogram.clone()),
         address: dialer.transport.as_ref().map(|used| used.address.clone()),
         link: dialer.transport.as_ref().map(|used| used.reason.clone()),
+        cipher: dialer.transport.as_ref().and_then(|used| used.cipher),
         ..Sample::default()
     }
 }

@@ -26,6 +26,9 @@ const MEASUREMENTS: [&str; 9] = [
     "connect tcp",
 ];
 
+/// The ciphers of streams between two hosts.
+const CIPHERS: [&str; 2] = ["AES-256-GCM", "ChaCha20-Poly1305"];
+
 /// The programs that others measure with. A host need not have them.
 const OTHERS: [&str; 6] = [
     "ib_write_bw",
@@ -88,6 +91,13 @@ fn a_pair_is_measured_in_full_without_any_other_program() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(hosts, [("here", version), ("h1", version)]);
     assert_eq!(report.list("hosts")[1]["host_name"], "h1");
+    for host in report.list("hosts") {
+        let ciphers = host["ciphers"].as_array().expect("ciphers");
+        let names: Vec<_> = ciphers.iter().map(|one| text(one, "cipher")).collect();
+        assert_eq!(names, CIPHERS);
+        let is_fast = |one: &Value| number(one, "bytes_per_second") > 1e6;
+        assert!(ciphers.iter().all(is_fast), "{host:#}");
+    }
     let series = report.list("series");
     assert_eq!(series.iter().map(what).collect::<Vec<_>>(), MEASUREMENTS);
     for series in series {
@@ -117,6 +127,7 @@ fn assert_is_whole(series: &Value, run: &Value) {
         // A socket has no transport of its own to tell of.
         if what(series).contains("stream") {
             assert_eq!(text(run, "address"), "10.77.0.1");
+            assert!(CIPHERS.contains(&text(run, "cipher")), "{series:#}");
         }
         return;
     }
@@ -187,6 +198,12 @@ fn people_get_tables_and_a_verdict() {
         // The rate, its spread, and the processor time of both ends.
         has_row(row, 5);
     }
+    // What one thread encrypts, and the processor time of both ends.
+    let cipher = CIPHERS.map(|cipher| format!("{cipher}, one thread "));
+    let cipher = cipher
+        .iter()
+        .find(|row| lines.iter().any(|line| line.starts_with(*row)));
+    has_row(cipher.expect("a cipher"), 4);
     has_row("latency, µs ", 8);
     for size in ["1 B", "4 KiB"] {
         for row in ["stream ", "socket, events ", "socket, busy "] {
@@ -256,7 +273,7 @@ fn every_run_is_printed_with_v_and_nothing_with_q() {
         "--runs",
         "3",
         "--measure",
-        "connect",
+        "latency,connect",
         "--transport",
         "tcp",
         "h1",
@@ -266,11 +283,15 @@ fn every_run_is_printed_with_v_and_nothing_with_q() {
         .start()
         .end();
     let said = verbose.exits(0);
-    assert_eq!(
-        said.matches("here to h1, TCP, connect: ").count(),
-        3,
-        "{said}"
-    );
+    let runs = said
+        .lines()
+        .filter(|line| line.contains("here to h1, TCP, connect: "));
+    assert_eq!(runs.count(), 3, "{said}");
+    let streams = said
+        .lines()
+        .filter(|line| line.contains("TCP, 64 B, stream: "));
+    let named = |line: &&str| CIPHERS.iter().any(|cipher| line.ends_with(cipher));
+    assert_eq!(streams.filter(named).count(), 3, "{said}");
     let quiet = network
         .rdperf(["-q"].iter().chain(&arguments))
         .start()
