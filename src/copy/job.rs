@@ -161,21 +161,16 @@ impl CopyJob {
         })
     }
 
-    /// Takes the streams of the copy from the edges of the order.
+    /// Takes the streams of the copy from the edges of the order that are connected.
     fn streams(&self, edges: &mut ConnectedEdges) -> Option<CopyStreams> {
         let mut take = |id| {
             let (thread, edge) = edges.take(id)?;
             Some((thread, edge.stream))
         };
-        Some(CopyStreams {
-            control: take(self.control)?,
-            lanes: self
-                .lanes
-                .iter()
-                .copied()
-                .map(take)
-                .collect::<Option<_>>()?,
-        })
+        let control = take(self.control)?;
+        // The controller leaves out the lanes for which the other host is too small.
+        let lanes: Vec<_> = self.lanes.iter().copied().filter_map(take).collect();
+        (!lanes.is_empty()).then_some(CopyStreams { control, lanes })
     }
 
     fn copy_context(&self, cancelled: CancellationToken) -> CopyContext {

@@ -8,9 +8,11 @@ use super::{
 use crate::ssh::{
     outcome::RunFault,
     plan::StageHost,
-    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
+    protocol::{
+        AgentHello, EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault,
+    },
     supervisor::{
-        Action, RunOutcome, SupervisedWork,
+        Action, Notice, RunOutcome, SupervisedWork,
         edge_setup::{EdgeSetup, Node},
     },
 };
@@ -20,6 +22,19 @@ pub(crate) const SOURCE: usize = 0;
 
 /// The index of the destination among the agents of a copy.
 pub(crate) const DESTINATION: usize = 1;
+
+/// The fewest lanes that a copy has where the user gives no number. Two lanes let each end use two processors, and two
+/// writers make a tree of small files in half the time of one.
+pub(crate) const LEAST_LANES: u16 = 2;
+
+/// The most lanes that a copy has where the user gives no number. Each lane costs a stream and a thread at both ends, and
+/// over RDMA up to 16 MiB of pinned memory.
+pub(crate) const MOST_LANES: u16 = 8;
+
+/// Returns the number of lanes of a copy where the user gives none, for a host that this number of streams suits.
+pub(crate) fn suitable_lanes(streams: u16) -> u16 {
+    streams.clamp(LEAST_LANES, MOST_LANES)
+}
 
 /// The index of the two-way edge. The lanes follow it.
 const CONTROL_EDGE: usize = 0;
@@ -39,7 +54,7 @@ pub(crate) struct CopyPlan {
     pub(crate) sources: CopiedSources,
     /// Which part of the run this copy is.
     pub(crate) part: RunPart,
-    /// The number of lanes, at least one.
+    /// The number of lanes, at least one: at first the most that the copy may use.
     pub(crate) lanes: usize,
     /// How files are copied.
     pub(crate) options: CopyOptions,
@@ -59,6 +74,10 @@ pub(crate) struct CopyWork {
     news: Vec<(usize, CopyNews)>,
     failed: u64,
     ends: [Option<CopyEnd>; 2],
+    /// The number of agents that have sent their hello.
+    met: usize,
+    /// The agent of a server that allows no more lanes.
+    limited_by: Option<usize>,
     /// True if the destination was told what earlier copies have written.
     has_told_written: bool,
     /// What this copy and earlier ones of the run have written.
@@ -121,6 +140,8 @@ impl CopyWork {
             news: Vec::new(),
             failed: 0,
             ends: [None, None],
+            met: 0,
+            limited_by: None,
             has_told_written: false,
             written,
         }
@@ -134,6 +155,18 @@ impl CopyWork {
     /// Returns what the agents have reported for the user since the last call, each with the index of its agent.
     pub(crate) fn take_news(&mut self) -> Vec<(usize, CopyNews)> {
         std::mem::take(&mut self.news)
+    }
+
+    /// Returns why the copy has the number of lanes that it has, in words.
+    fn why_lanes(&self) -> String {
+        let lanes = self.plan.lanes;
+        let words = if lanes == 1 { "lane" } else { "lanes" };
+        let why = match self.limited_by {
+            Some(agent) => format!("{} allows no more", self.site(agent)),
+            None if self.plan.options.chosen_lanes => "as -j says".to_owned(),
+            None => "for the processors of the two hosts".to_owned(),
+        };
+        format!("the copy has {lanes} {words}, {why}")
     }
 
     /// Returns the messages that tell an agent what earlier copies of the run have written.
@@ -171,6 +204,23 @@ impl SupervisedWork for CopyWork {
             None => edge,
         });
         edges.map(Some).collect()
+    }
+
+    fn meet(&mut self, agent: usize, hello: &AgentHello) -> Vec<Action> {
+        let CopyPlan { lanes, options, .. } = &mut self.plan;
+        if !options.chosen_lanes {
+            *lanes = (*lanes).min(suitable_lanes(hello.streams).into());
+        }
+        let allowed = hello.most_streams.map_or(usize::MAX, usize::from).max(1);
+        if *lanes > allowed {
+            *lanes = allowed;
+            self.limited_by = Some(agent);
+        }
+        self.met += 1;
+        if self.met < self.places().len() {
+            return Vec::new();
+        }
+        vec![Action::Notify(Notice::Detail(self.why_lanes()))]
     }
 
     fn site(&self, agent: usize) -> String {
@@ -323,9 +373,9 @@ mod tests {
         options::StreamOptions,
         ssh::{
             outcome::Site,
-            protocol::{AgentHello, AgentReport, EdgeLink, FromAgent, Order, ToAgent},
+            protocol::{AgentReport, EdgeLink, FromAgent, Order, ToAgent},
             session::SessionEnd,
-            supervisor::{Event, Notice, Settings, machine::SupervisorMachine},
+            supervisor::{Event, Settings, machine::SupervisorMachine},
         },
     };
 
@@ -350,7 +400,10 @@ mod tests {
             sources: CopiedSources::Many,
             part: RunPart::default(),
             lanes,
-            options: CopyOptions::default(),
+            options: CopyOptions {
+                chosen_lanes: true,
+                ..CopyOptions::default()
+            },
         }
     }
 
@@ -366,6 +419,10 @@ mod tests {
 
     impl CopyRig {
         fn new(lanes: usize) -> Self {
+            Self::of(plan(lanes))
+        }
+
+        fn of(plan: CopyPlan) -> Self {
             let settings = Settings {
                 stream: StreamOptions::default(),
                 ports: None,
@@ -373,7 +430,6 @@ mod tests {
                 here: None,
                 machine: Some("m0".to_owned()),
             };
-            let plan = plan(lanes);
             let keys = (0..plan.edges()).map(|edge| format!("key {edge}").into());
             let keys = keys.collect();
             Self {
@@ -398,16 +454,41 @@ mod tests {
 
         /// Gives the machine a hello, and returns the order that follows from it.
         fn hello(&mut self, agent: usize) -> Order {
+            let (order, left_out) = self.hello_of(agent, 4, None);
+            assert_eq!(left_out, []);
+            order
+        }
+
+        /// Gives the machine the hello of a host that `streams` suit, and of a server that allows so many. Returns the
+        /// order that follows from it, and the edges that the agent before it is told to leave out.
+        fn hello_of(
+            &mut self,
+            agent: usize,
+            streams: u16,
+            most_streams: Option<u16>,
+        ) -> (Order, Vec<(usize, EdgeId)>) {
             let hello = AgentHello {
                 host: format!("host{agent}"),
                 machine: format!("m{}", agent + 1),
                 addresses: vec![format!("10.0.0.{agent}").parse().unwrap()],
+                streams,
+                most_streams,
             };
-            let actions = self.says(agent, FromAgent::Hello(hello));
-            match &actions[..] {
-                [Action::Send(to, ToAgent::Order(order))] if *to == agent => Order::clone(order),
+            let mut actions = self.says(agent, FromAgent::Hello(hello));
+            let Some(Action::Send(to, ToAgent::Order(order))) = actions.pop() else {
+                panic!("no order after {actions:?}");
+            };
+            assert_eq!(to, agent);
+            let left_out = actions.into_iter().map(|action| match action {
+                Action::Send(agent, ToAgent::LeaveOut { edge }) => (agent, edge),
                 other => panic!("{other:?}"),
-            }
+            });
+            (*order, left_out.collect())
+        }
+
+        /// Returns the number of lanes of the copy.
+        fn lanes(&self) -> usize {
+            self.machine.summary().links.len() - 1
         }
 
         /// Gives the machine all events up to Go.
@@ -526,6 +607,84 @@ mod tests {
             (&*from.name, &*to.name),
             ("the source on a", "the destination on b")
         );
+    }
+
+    /// Returns the number of lanes in an order.
+    fn ordered_lanes(order: &Order) -> usize {
+        let copy: CopyOrder = order.work.payload().decode().unwrap();
+        assert_eq!(order.edges.len(), copy.lanes.len() + 1);
+        copy.lanes.len()
+    }
+
+    #[test]
+    fn the_lanes_follow_the_processors_of_the_host_that_has_fewer() {
+        let unchosen = || CopyPlan {
+            options: CopyOptions::default(),
+            ..plan(MOST_LANES.into())
+        };
+        for (streams, lanes) in [
+            ([1, 1], 2),
+            ([1, 8], 2),
+            ([8, 1], 2),
+            ([3, 8], 3),
+            ([8, 4], 4),
+            ([8, 64], 8),
+            ([0, u16::MAX], 2),
+        ] {
+            let mut rig = CopyRig::of(unchosen());
+            let first = usize::from(suitable_lanes(streams[SOURCE]));
+            let (source, left_out) = rig.hello_of(SOURCE, streams[SOURCE], None);
+            assert_eq!((ordered_lanes(&source), left_out), (first, vec![]));
+            let (destination, left_out) = rig.hello_of(DESTINATION, streams[DESTINATION], None);
+            assert_eq!(ordered_lanes(&destination), lanes, "{streams:?}");
+            // The source has its order already.
+            let surplus = (lanes..first).map(|lane| (SOURCE, EdgeId::of_index(lane + 1)));
+            assert_eq!(left_out, surplus.collect::<Vec<_>>());
+            assert_eq!(rig.lanes(), lanes);
+        }
+    }
+
+    #[test]
+    fn a_copy_begins_without_the_lanes_that_were_left_out() {
+        let mut rig = CopyRig::new(5);
+        rig.hello_of(SOURCE, 1, None);
+        let (_, left_out) = rig.hello_of(DESTINATION, 1, Some(2));
+        assert_eq!(left_out, [3, 4, 5].map(|edge| (SOURCE, EdgeId(edge))));
+        // An agent that has not handled the message yet may still report that it listens.
+        let (edge, port) = (EdgeId(4), 7);
+        let listening = FromAgent::Listening { edge, port };
+        assert_eq!(rig.says(SOURCE, listening), []);
+        let mut actions = Vec::new();
+        for agent in [SOURCE, DESTINATION] {
+            for edge in (0..=2).map(EdgeId) {
+                assert_eq!(actions, []);
+                actions = rig.says(agent, FromAgent::Connected { edge, link: link() });
+            }
+        }
+        let go = |agent| Action::Send(agent, ToAgent::Go);
+        assert_eq!(actions, [go(SOURCE), go(DESTINATION), Action::Go]);
+    }
+
+    #[test]
+    fn a_server_that_allows_fewer_lanes_gets_as_many_as_it_allows() {
+        for (asked, allowed, lanes) in [
+            (9, Some(2), 2),
+            (9, None, 9),
+            (2, Some(4), 2),
+            (3, Some(0), 1),
+        ] {
+            let mut rig = CopyRig::new(asked);
+            rig.hello(SOURCE);
+            let (order, _) = rig.hello_of(DESTINATION, 1, allowed);
+            assert_eq!(ordered_lanes(&order), lanes);
+            let words = if lanes == asked {
+                "as -j says"
+            } else {
+                "the destination on b allows no more"
+            };
+            let why = rig.machine.work().why_lanes();
+            assert!(why.ends_with(words), "{why}");
+        }
     }
 
     #[test]

@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_message_is_made() {
-        assert_eq!(kinds::<ToAgent>(), 7);
+        assert_eq!(kinds::<ToAgent>(), 8);
         assert!(kinds::<LaneRecord>() >= 12);
         assert!(kinds::<FromSource>() >= 4 && kinds::<FromDestination>() >= 3);
         assert!(kinds::<TunnelMessage>() >= 4 && kinds::<OpenTarget>() >= 3);

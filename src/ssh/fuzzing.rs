@@ -338,6 +338,8 @@ fn agent_message(kind: u8, script: &mut FuzzScript<'_>, edge: EdgeId) -> FromAge
             addresses: (0..script.below(40))
                 .map(|_| [10, 0, 0, script.byte().unwrap_or(1)].into())
                 .collect(),
+            streams: script.number(),
+            most_streams: script.flag().then(|| script.number()),
         }),
         1 => FromAgent::Listening {
             edge,

@@ -53,6 +53,11 @@ pub(crate) enum ToAgent {
     },
     /// Shows that the controller is alive. The agent answers with [`FromAgent::Pong`].
     Ping,
+    /// Tells the agent that this edge is not connected: the host at its other end uses fewer.
+    LeaveOut {
+        /// Which edge.
+        edge: EdgeId,
+    },
 }
 
 /// A message from an agent to the controller. The order of the variants is the wire format.
@@ -101,6 +106,10 @@ pub(crate) struct AgentHello {
     pub(crate) machine: String,
     /// The addresses at which the host may be reached, the likeliest first; no loopback and no link-local addresses.
     pub(crate) addresses: Vec<IpAddr>,
+    /// The number of streams that one run may use where the user gives none: see [`host::streams`](crate::host::streams).
+    pub(crate) streams: u16,
+    /// The most streams for data that a server allows for one run; `None` is any number.
+    pub(crate) most_streams: Option<u16>,
 }
 
 /// What carries an edge.
@@ -206,9 +215,12 @@ impl Envelope for ToAgent {
         match self {
             Self::Order(order) => Some(order.work.payload()),
             Self::Application(payload) => Some(payload),
-            Self::Dial { .. } | Self::Listen { .. } | Self::Go | Self::Kill { .. } | Self::Ping => {
-                None
-            }
+            Self::Dial { .. }
+            | Self::Listen { .. }
+            | Self::Go
+            | Self::Kill { .. }
+            | Self::Ping
+            | Self::LeaveOut { .. } => None,
         }
     }
 }

@@ -34,7 +34,8 @@ use super::{
     outcome::{PipelineOutcome, RunFault},
     plan::{Addresses, StageHost},
     protocol::{
-        EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, Work, WorkFault,
+        AgentHello, EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, Work,
+        WorkFault,
     },
     session::{AgentRoute, AgentSession, SessionEnd, SessionEvent, SessionRoom},
 };
@@ -137,6 +138,13 @@ pub(crate) trait SupervisedWork {
 
     /// Returns the edges before their first attempt, by index. An index without an edge is none.
     fn edges(&self) -> Vec<Option<EdgeSetup>>;
+
+    /// Handles the hello of an agent, before its order. After it [`edges`](Self::edges) may have fewer at the end of the
+    /// list, which are then left out. Returns the notices to show.
+    fn meet(&mut self, agent: usize, hello: &AgentHello) -> Vec<Action> {
+        let _ = (agent, hello);
+        Vec::new()
+    }
 
     /// Returns the name of an agent's work as it stands in a sentence: "stage 2 (fs2)".
     fn site(&self, agent: usize) -> String;

@@ -6,17 +6,15 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, 
 
 use crate::{
     cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit},
-    copy::order::{CopyOptions, DigestKind, ExistingFiles, FilterRule, NameFilter},
+    copy::{
+        order::{CopyOptions, DigestKind, ExistingFiles, FilterRule, NameFilter},
+        supervised::{MOST_LANES, suitable_lanes},
+    },
     options,
 };
 
-/// The number of lanes without `-j`. Two lanes let each end use two processors, and two writers make a tree of small
-/// files in half the time of one. Each further lane costs a stream and a thread at both ends, and over RDMA up to 16
-/// MiB of pinned memory.
-pub(crate) const DEFAULT_LANES: u8 = 2;
-
-/// The most lanes: one copy then uses as many processors as a host of a fast network has to spare.
-const MAX_LANES: u8 = 16;
+/// The most lanes of `-j`: one copy then uses as many processors as a host of a fast network has to spare.
+const MAX_LANES: u16 = 16;
 
 /// The command line of rdcp.
 #[derive(Debug, Parser)]
@@ -41,9 +39,9 @@ pub(crate) struct RdcpArgs {
     pub(crate) bwlimit: Option<u64>,
 
     /// Use this many lanes: streams, each with a thread at both ends, which also share very large files; with --serve,
-    /// the most for one copy [default: 2]
+    /// the most for one copy [default: half of the processors of the host that has fewer, 2 to 8]
     #[arg(short = 'j', long, value_name = "N", value_parser = lanes)]
-    pub(crate) lanes: Option<u8>,
+    pub(crate) lanes: Option<u16>,
 
     /// Keep what gives rights on the host that writes: set-user-ID and set-group-ID bits, devices and system attributes
     /// from HOST:PORT; with --serve those of clients, with their owners and ACLs
@@ -214,9 +212,11 @@ impl RdcpArgs {
         }
     }
 
-    /// Returns the number of lanes.
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes.unwrap_or(DEFAULT_LANES).into()
+    /// Returns the most lanes that a copy may use. `own_streams` is the number of streams that suit this host, if this
+    /// host is an end of the copy.
+    pub(crate) fn lanes(&self, own_streams: Option<u16>) -> u16 {
+        let suitable = || own_streams.map_or(MOST_LANES, suitable_lanes);
+        self.lanes.unwrap_or_else(suitable)
     }
 
     /// Returns the options for the agents.
@@ -269,7 +269,7 @@ fn filters(matches: &ArgMatches) -> Vec<FilterRule> {
 }
 
 /// Parses `-j`: a number of lanes from 1 to [`MAX_LANES`].
-fn lanes(text: &str) -> Result<u8, String> {
+fn lanes(text: &str) -> Result<u16, String> {
     let lanes = text.parse().ok();
     lanes
         .filter(|lanes| (1..=MAX_LANES).contains(lanes))
@@ -365,6 +365,7 @@ const OF_CLIENTS: [&str; 23] = [
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::copy::supervised::LEAST_LANES;
 
     pub(crate) fn parse(words: &[&str]) -> Result<RdcpArgs, clap::Error> {
         let words = [&["rdcp"], words].concat();
@@ -438,15 +439,14 @@ pub(super) mod tests {
 
     #[test]
     fn lanes_have_a_default_and_a_limit() {
-        assert_eq!(
-            parse(&["a", "b"]).unwrap().lanes(),
-            usize::from(DEFAULT_LANES)
-        );
-        assert_eq!(parse(&["-j4", "a", "b"]).unwrap().lanes(), 4);
+        let lanes = |words: &[&str], own| parse(words).unwrap().lanes(own);
+        let default = [None, Some(1), Some(4), Some(64)].map(|own| lanes(&["a", "b"], own));
+        assert_eq!(default, [MOST_LANES, LEAST_LANES, 4, MOST_LANES]);
+        assert_eq!(lanes(&["-j4", "a", "b"], Some(1)), 4);
         let help = RdcpArgs::command().render_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            help.contains(&format!("one copy [default: {DEFAULT_LANES}]")),
+            help.contains(&format!("has fewer, {LEAST_LANES} to {MOST_LANES}]")),
             "{help}"
         );
         for lanes in ["0", "17", "x", "-1"] {

@@ -34,6 +34,7 @@ use crate::{
         path::{CopiedSources, top_name},
         supervised::CopyPlan,
     },
+    host,
     printable::escaped,
     process,
     ssh::{
@@ -196,6 +197,8 @@ fn copies(
             let path = escaped(&path);
             return Err(format!("{path}: a directory cannot be copied into itself"));
         }
+        let is_here = place.host().is_none() || to.host().is_none();
+        let lanes = args.lanes(is_here.then(host::streams));
         match plans.last_mut() {
             Some(last) if last.from == place && has_room(&last.paths, &path) => {
                 last.paths.push(path);
@@ -211,7 +214,7 @@ fn copies(
                 path: into.clone(),
                 sources: copied,
                 part: RunPart::default(),
-                lanes: args.lanes(),
+                lanes: lanes.into(),
             }),
         }
     }

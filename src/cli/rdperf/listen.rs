@@ -57,6 +57,7 @@ async fn serve(stream: Stream, key: &Key, ports: Option<(u16, u16)>) -> anyhow::
         edges: EdgeAcceptance::OwnListeners,
         end: SessionKill::default(),
         warn: Box::new(|_| {}),
+        most_streams: None,
     };
     let place = ready(Ok(()));
     let serving = client.serve(session, place, admit, |context, order, edges| {

@@ -41,6 +41,8 @@ pub(crate) fn host(number: u8) -> HostFacts {
             host: format!("fs{number}"),
             machine: format!("machine {number}"),
             addresses: vec![[10, 0, 0, number].into()],
+            streams: 4,
+            most_streams: None,
         },
         version: "0.1.0".to_owned(),
         has_rdma_build: true,

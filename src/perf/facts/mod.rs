@@ -303,6 +303,8 @@ mod tests {
                 host: "fs1".to_owned(),
                 machine: String::new(),
                 addresses: Vec::new(),
+                streams: 1,
+                most_streams: None,
             };
             let roots = HostRoots::below(self.0.path());
             collect_below(&roots, &StreamConfig::default(), hello)

@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 
 use super::outbox::{ControlWriter, Outbox};
 use crate::{
-    host::{host_name, machine},
+    host::{host_name, machine, streams},
     reach,
     running_time::within_running_time,
     ssh::{
@@ -204,6 +204,8 @@ pub(crate) fn hello() -> AgentHello {
         host: host_name(),
         machine: machine(),
         addresses: reach::addresses(),
+        streams: streams(),
+        most_streams: None,
     }
 }
 
@@ -215,6 +217,8 @@ pub fn fuzz(data: &[u8]) {
         host: "h".to_owned(),
         machine: "m".to_owned(),
         addresses: Vec::new(),
+        streams: 1,
+        most_streams: None,
     };
     let limit = Duration::from_secs(30);
     let reading = async {
@@ -243,6 +247,8 @@ mod tests {
             host: "h".to_owned(),
             machine: "m".to_owned(),
             addresses: Vec::new(),
+            streams: 1,
+            most_streams: None,
         };
         let opened = open(input, output, hello, Duration::from_millis(50), None).await;
         opened

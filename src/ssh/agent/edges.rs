@@ -119,8 +119,8 @@ impl PendingEdges {
         OrderedEdges(self.edges.iter().map(edge).collect())
     }
 
-    /// Waits until all edges are connected. If the work fails before that, closes those that are connected with the
-    /// reason, and returns none.
+    /// Waits until all edges are connected or left out. If the work fails before that, closes those that are connected
+    /// with the reason, and returns none.
     ///
     /// # Cancel safety
     ///
@@ -133,11 +133,10 @@ impl PendingEdges {
                 () = context.first_fault.failed() => None,
             }
         };
-        let count = self.edges.len();
         let all = self.edges.into_iter().map(establish);
         let connected = futures::future::join_all(all).await.into_iter().flatten();
         let edges = ConnectedEdges(connected.collect());
-        if edges.0.len() == count {
+        if !context.first_fault.has_failed() {
             return Some(edges);
         }
         edges.close().await;
@@ -175,7 +174,8 @@ impl PendingEdge {
         })
     }
 
-    /// Connects the edge, and reports that to the controller. If it fails, fails the work and returns none.
+    /// Connects the edge, and reports that to the controller. Returns none if the controller leaves the edge out, and if
+    /// the edge fails, which fails the work.
     async fn establish(
         self,
         id: EdgeId,
@@ -194,7 +194,8 @@ impl PendingEdge {
             }
         };
         match self.thread.run(establishing).await? {
-            Ok(stream) => {
+            Ok(None) => None,
+            Ok(Some(stream)) => {
                 let link = describe_link(&stream);
                 context.outbox.send(FromAgent::Connected { edge: id, link });
                 let edge = ConnectedEdge {
@@ -258,9 +259,12 @@ pub(super) enum EdgeRequest {
         /// The port of the other end.
         port: u16,
     },
+    /// Connect nothing: the work goes on without the edge.
+    LeaveOut,
 }
 
-/// Carries out the controller's requests until the edge is connected. The stream belongs to the current runtime.
+/// Carries out the controller's requests until the edge is connected, or left out. The stream belongs to the current
+/// runtime.
 ///
 /// The caller reports the connection, when it has the stream: what the controller sends after that report finds it.
 ///
@@ -278,7 +282,7 @@ pub(super) async fn establish(
     mut requests: mpsc::Receiver<EdgeRequest>,
     outbox: Outbox,
     acceptance: EdgeAcceptance,
-) -> Result<Stream, String> {
+) -> Result<Option<Stream>, String> {
     let mut acceptor = None;
     loop {
         tokio::select! {
@@ -292,13 +296,14 @@ pub(super) async fn establish(
                 EdgeRequest::Dial { addresses, port } => {
                     acceptance.check_dial()?;
                     match plan.dial(&addresses, port).await? {
-                        Ok(stream) => return Ok(stream),
+                        Ok(stream) => return Ok(Some(stream)),
                         Err(tried) => outbox.send(FromAgent::Unreachable { edge: id, tried }),
                     }
                 }
+                EdgeRequest::LeaveOut => return Ok(None),
             },
             accepted = accept(acceptor.as_mut()) => match accepted {
-                Ok(stream) => return Ok(stream),
+                Ok(stream) => return Ok(Some(stream)),
                 Err(error) if reach::is_final(&error) => return Err(plan.unconnected(error)),
                 Err(error) => tracing::debug!(%error, "a connection ended before it was a stream"),
             },

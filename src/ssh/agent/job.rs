@@ -157,6 +157,7 @@ async fn handle_messages<R: AsyncRead + Unpin>(
                 routes.edges.send(edge, request);
             }
             Ok(ToAgent::Listen { edge }) => routes.edges.send(edge, EdgeRequest::Listen),
+            Ok(ToAgent::LeaveOut { edge }) => routes.edges.send(edge, EdgeRequest::LeaveOut),
             Ok(ToAgent::Go) => routes.go.cancel(),
             Ok(ToAgent::Application(message)) => {
                 if let Err(why) = routes.application.send(message).await {

@@ -12,7 +12,7 @@ use super::{
     outbox::Outbox,
 };
 use crate::ssh::{
-    protocol::{AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent},
+    protocol::{AgentHello, AgentReport, FaultKind, FromAgent, Order, Payload, ToAgent},
     sealed::SealedSession,
 };
 
@@ -38,6 +38,8 @@ pub(crate) struct ClientSession {
     pub(crate) end: SessionKill,
     /// Receives a line for the log if the job has ended, and a thread of it has not.
     pub(crate) warn: Box<dyn Fn(&str) + Send + Sync>,
+    /// The most streams for data that an order may have; `None` is any number.
+    pub(crate) most_streams: Option<u16>,
 }
 
 /// Ends sessions early, for a reason that their clients receive.
@@ -71,13 +73,11 @@ impl ClientSession {
         prepare: impl FnOnce(&JobContext, &Payload, &OrderedEdges) -> Result<J, String>,
     ) -> Result<AgentReport, String> {
         let SessionKill(first_fault) = self.end;
-        let opening = control::open(
-            input,
-            output,
-            control::hello(),
-            control::ORDER_LIMIT,
-            Some(READ_LIMIT),
-        );
+        let hello = AgentHello {
+            most_streams: self.most_streams,
+            ..control::hello()
+        };
+        let opening = control::open(input, output, hello, control::ORDER_LIMIT, Some(READ_LIMIT));
         let (order, mut inbox, outbox, writer) = tokio::select! {
             opened = opening => opened.map_err(|error| error.to_string())?,
             () = first_fault.failed() => return Err(first_fault.reason()),

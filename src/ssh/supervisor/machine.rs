@@ -188,7 +188,10 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
                 self.unreachable(now, edge, Node::Controller, tried);
             }
             LocalEdgeEvent::Ended(ended) => {
-                self.local_edges.remove(&edge);
+                if !self.local_edges.remove(&edge) {
+                    // It was left out.
+                    return;
+                }
                 self.reader_left |= ended.reader_left;
                 if let Some(WorkFault { kind, text }) = ended.fault {
                     let setup = self.edges.get(edge.index()).and_then(Option::as_ref);
@@ -413,6 +416,9 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             hello.host,
             addresses.join(", ")
         )));
+        let notices = self.work.meet(agent, &hello);
+        self.actions.extend(notices);
+        self.leave_out(self.work.edges().len());
         self.agents[agent].hello = Some(hello);
         match self.order(agent) {
             Ok(order) => self.send(agent, ToAgent::Order(Box::new(order))),
@@ -426,6 +432,29 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             self.dial(edge);
         }
         self.begin();
+    }
+
+    /// Leaves out the edges from this index on, and tells the ends that wait for them.
+    fn leave_out(&mut self, count: usize) {
+        let kept = count.min(self.edges.len());
+        let left_out = self.edges.split_off(kept);
+        for (edge, setup) in (kept..).zip(left_out) {
+            self.keys[edge].zeroize();
+            let edge = EdgeId::of_index(edge);
+            for node in setup.iter().flat_map(|setup| [setup.from, setup.to]) {
+                match node {
+                    Node::Controller => {
+                        let reason = "the edge is left out".to_owned();
+                        self.local_edges.remove(&edge);
+                        self.actions.push(Action::Abort(edge, reason));
+                    }
+                    Node::Agent(agent) if self.agents[agent].hello.is_some() => {
+                        self.send(agent, ToAgent::LeaveOut { edge });
+                    }
+                    Node::Agent(_) => {}
+                }
+            }
+        }
     }
 
     /// Starts the work if every agent has its order and every edge is connected.

@@ -80,6 +80,8 @@ impl Rig {
             host: format!("host{stage}"),
             machine: machine.to_owned(),
             addresses: vec![format!("10.0.0.{stage}").parse().unwrap()],
+            streams: 4,
+            most_streams: None,
         };
         self.says(stage, FromAgent::Hello(hello))
     }
@@ -327,6 +329,8 @@ fn a_hostile_agent_cannot_make_other_hosts_connect_to_any_number_of_addresses() 
             host: "host1".to_owned(),
             machine: "m2".to_owned(),
             addresses: own.into_iter().chain(many).collect(),
+            streams: 4,
+            most_streams: None,
         })
     };
     rig.says(1, hello(10));

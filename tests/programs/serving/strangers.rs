@@ -123,10 +123,33 @@ fn a_server_may_be_read_only_or_write_only() {
         end.tells(1, &[&option[2..]]);
         assert!(served.root("old").exists());
     }
-    let served = Served::start(&[]);
+}
+
+#[test]
+fn a_client_that_asks_for_more_lanes_than_a_server_allows_gets_those_of_the_server() {
+    let served = Served::start(&["-j", "3"]);
     fs::write(served.here("file"), "content").unwrap();
-    let end = served.alice(&["-j4", "%file", "@new"]).start().end();
-    end.tells(1, &["at most 2 lanes"]);
+    for (arguments, said) in [
+        (
+            ["-j4", "%file", "@new"],
+            "the copy has 3 lanes, the destination on",
+        ),
+        (
+            ["-j4", "@new", "%copy"],
+            "the copy has 3 lanes, the source on",
+        ),
+        (
+            ["-j2", "@new", "%again"],
+            "the copy has 2 lanes, as -j says",
+        ),
+    ] {
+        let end = served
+            .alice(&[&["-v"], &arguments[..]].concat())
+            .start()
+            .end();
+        end.tells(0, &[said]);
+    }
+    assert_eq!(fs::read(served.here("again")).unwrap(), b"content");
 }
 
 #[test]

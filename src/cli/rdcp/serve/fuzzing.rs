@@ -59,6 +59,7 @@ pub(crate) fn served_session(data: &[u8]) {
             edges: EdgeAcceptance::SharedListener(Arc::clone(&shared)),
             end: SessionKill::default(),
             warn: Box::new(|_| ()),
+            most_streams: Some(copies.most_lanes),
         };
         let admit = |order: &_| copies.admit(Access::ALL, order).map(|_| ());
         let prepare = |context: &_, order: &_, edges: &_| {

@@ -1,6 +1,12 @@
 //! How a server divides its memory between its copies.
 
-use crate::{MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig, copy::budget::AGENT_BYTES};
+use crate::{
+    MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig, StreamConfig,
+    copy::{
+        budget::AGENT_BYTES,
+        supervised::{LEAST_LANES, suitable_lanes},
+    },
+};
 
 /// The memory of a copy beside its lanes and lists: its session with 1 MiB of unread messages, its control stream with
 /// a question of 1 MiB, its threads.
@@ -14,6 +20,9 @@ const MOST_LIST_BYTES: u64 = AGENT_BYTES as u64;
 
 /// The smallest chunk of a lane: below it, system calls cost more than the data.
 const LEAST_CHUNK_BYTES: usize = 64 << 10;
+
+/// The pool of a lane that no default takes: with less, more lanes gain nothing.
+const GOOD_LANE_BYTES: usize = 1 << 20;
 
 /// The fewest chunks of a lane: one is filled, one is in flight, and two keep both ends busy.
 const LEAST_DEPTH: usize = 4;
@@ -88,6 +97,17 @@ impl CopyPools {
     }
 }
 
+/// Returns the most lanes of a copy where the user gives no number, on a host that this number of streams suits: as many
+/// as have good pools, as `divide` divides the memory.
+pub(super) fn most_lanes(streams: u16, divide: impl Fn(usize) -> Result<CopyPools, String>) -> u16 {
+    let is_good = |lanes: &u16| {
+        let pools = divide(usize::from(*lanes));
+        pools.is_ok_and(|CopyPools { lane, .. }| lane.chunk_bytes * lane.depth >= GOOD_LANE_BYTES)
+    };
+    let fewer = LEAST_LANES..=suitable_lanes(streams);
+    fewer.rev().find(is_good).unwrap_or(LEAST_LANES)
+}
+
 /// Returns the chunk size and the depth of a pool that fits into so many bytes, and is not larger than wanted.
 fn pool(bytes: usize, wanted_chunk: usize, wanted_depth: usize) -> (usize, usize) {
     let mut chunk = wanted_chunk.max(MIN_CHUNK_BYTES);
@@ -117,6 +137,17 @@ mod tests {
             (default.chunk_bytes, default.depth)
         );
         assert_eq!(lane.rdma.depth, default.rdma.depth);
+    }
+
+    #[test]
+    fn a_server_allows_as_many_lanes_as_have_good_pools() {
+        let most = |streams, memory| most_lanes(streams, |lanes| divided(memory, 64, lanes));
+        assert_eq!(
+            [1, 4, 8, 64].map(|streams| most(streams, 2 << 30)),
+            [2, 4, 8, 8]
+        );
+        let shrinking = [1024, 640, 512, 256].map(|mib| most(8, mib << 20));
+        assert_eq!(shrinking, [6, 3, 2, 2]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use tokio::{task::block_in_place, time::timeout};
 
 use self::{
     figures::{CopyTally, CopyTotals},
-    memory::CopyPools,
+    memory::{CopyPools, most_lanes},
     served_copies::{OrderingClient, ServedCopies, ServedSide},
 };
 use super::args::{DEFAULT_CLIENTS, DEFAULT_GRACE, DEFAULT_MEMORY, DEFAULT_PORT};
@@ -59,6 +59,7 @@ use crate::{
         order::{CopyEnd, CopyReport},
         path::BaseDirectory,
     },
+    host,
     places::{Place, Share},
     process::{raise_descriptor_limit, return_large_blocks},
     ssh::{
@@ -103,8 +104,12 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
     let memory = serve.memory.unwrap_or(DEFAULT_MEMORY);
     let settings = args.stream.config(Direction::Both);
     let session = session_config(settings.timeout);
-    let pools = CopyPools::divide(memory, clients, args.lanes(), settings);
-    let pools = pools.map_err(anyhow::Error::msg)?;
+    let divide = |lanes| CopyPools::divide(memory, clients, lanes, settings.clone());
+    let most_lanes = match args.lanes {
+        Some(lanes) => lanes,
+        None => most_lanes(host::streams(), divide),
+    };
+    let pools = divide(most_lanes.into()).map_err(anyhow::Error::msg)?;
     let service = CopyService {
         offer: format!("at most {clients} copies at a time in {}", amount(memory)),
         root: root.to_owned(),
@@ -116,7 +121,7 @@ fn serve(args: &RdcpArgs, console: &Console) -> anyhow::Result<Exit> {
                 (_, true) => Access::WRITE_ONLY,
                 _ => Access::ALL,
             },
-            most_lanes: args.lanes(),
+            most_lanes,
             is_privileged: args.privileged,
             list_bytes: pools.list_bytes,
         },
@@ -231,6 +236,7 @@ impl CopyService {
             })),
             end: kill.clone(),
             warn: Box::new(move |text| log.print(Level::Warning, text)),
+            most_streams: Some(self.copies.most_lanes),
         };
         let mut side = ServedSide::default();
         let admit = |order: &Order| {

@@ -53,7 +53,7 @@ pub(super) struct ServedCopies {
     /// What all clients may do.
     pub(super) access: Access,
     /// The most lanes of a copy.
-    pub(super) most_lanes: usize,
+    pub(super) most_lanes: u16,
     /// True if owners, ACLs and all else that clients send are kept, as far as the server's process may set them.
     pub(super) is_privileged: bool,
     /// The memory for the lists of each copy.
@@ -75,10 +75,11 @@ impl ServedCopies {
             .decode()
             .map_err(|error| format!("received an invalid order ({error})"))?;
         let lanes = copy.lanes.len();
-        if lanes > self.most_lanes {
+        if lanes > usize::from(self.most_lanes) {
+            // The hello of the server has said so.
             let most = self.most_lanes;
             return Err(format!(
-                "this server allows at most {most} lanes for a copy; give -j {most} or less"
+                "received an order of {lanes} lanes, and this server allows {most}"
             ));
         }
         if order.edges.len() != lanes + 1 || order.edges.iter().any(|edge| !edge.listens) {
@@ -405,7 +406,7 @@ mod tests {
         let served = served(Access::ALL);
         let admit = |order: &Order| served.admit(Access::ALL, order);
         let refused = admit(&order(source(), 3, options())).unwrap_err();
-        assert!(refused.contains("at most 2 lanes"), "{refused}");
+        assert!(refused.contains("3 lanes"), "{refused}");
         let mut dialing = order(source(), 1, options());
         dialing.edges[1].listens = false;
         assert!(admit(&dialing).is_err());

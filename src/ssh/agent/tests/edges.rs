@@ -301,6 +301,47 @@ async fn an_agent_serves_any_number_of_edges() {
 }
 
 #[tokio::test]
+async fn the_work_begins_without_the_edges_that_are_left_out() {
+    let (ours, theirs) = duplex(1 << 16);
+    let controlling = async {
+        let mut session = EchoSession::open(ours).await;
+        assert!(matches!(session.next().await, FromAgent::Hello(_)));
+        let key = Key::generate().unwrap();
+        // One listens, one waits for a request, and one is connected.
+        let edges = [(0, true), (1, false), (2, true)];
+        let edges =
+            edges.map(|(id, listens)| with(Direction::Both, edge(EdgeId(id), &key, listens)));
+        session.send(echo_order(edges.to_vec())).await;
+        let mut ports = BTreeMap::new();
+        while ports.len() < 2 {
+            if let FromAgent::Listening { edge, port } = session.next().await {
+                ports.insert(edge, port);
+            }
+        }
+        session.send(ToAgent::LeaveOut { edge: EdgeId(0) }).await;
+        let mut stream = other_end(ports[&EdgeId(2)], &key, Direction::Both).await;
+        session.send(ToAgent::LeaveOut { edge: EdgeId(1) }).await;
+        assert!(matches!(session.next().await, FromAgent::Connected { .. }));
+        session.send(ToAgent::Go).await;
+        let mut bytes = *b"ping";
+        stream.write_all(&bytes).await.unwrap();
+        stream.flush().await.unwrap();
+        stream.read_exact(&mut bytes).await.unwrap();
+        let port = ports[&EdgeId(0)];
+        let refused = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+        assert!(refused.is_err(), "an edge that is left out still listens");
+        let message = Payload::encode(&"end").unwrap();
+        session.send(ToAgent::Application(message.clone())).await;
+        assert_eq!(session.next().await, FromAgent::Application(message));
+        assert!(matches!(
+            session.next().await,
+            FromAgent::Report(AgentReport { fault: None, .. })
+        ));
+    };
+    tokio::join!(serve(theirs, None), controlling);
+}
+
+#[tokio::test]
 async fn a_peer_that_connected_before_the_others_gets_the_reason_of_a_failure() {
     let keys = [INPUT, OUTPUT].map(|id| (id, Key::generate().unwrap()));
     let edges = keys.iter().map(|(id, key)| edge(*id, key, true)).collect();
@@ -599,6 +640,7 @@ async fn the_place_of_a_session_is_taken_until_its_last_thread_has_ended() {
         edges: EdgeAcceptance::OwnListeners,
         end: SessionKill::default(),
         warn: Box::new(move |text| warned.send(text.to_owned()).unwrap()),
+        most_streams: None,
     };
     let place = Arc::new(());
     let taken = Arc::clone(&place);
