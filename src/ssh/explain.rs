@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    deploy::DeployPolicy,
     launch::{Launch, LaunchKind},
     stage::Status,
 };
@@ -116,6 +117,11 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
             .iter()
             .any(|line| line.contains("--agent"))
     };
+    if launch.deploy != DeployPolicy::Never && (status == 127 || said_not_found) {
+        return format!(
+            "there is no sh on {host}, which starts rdpipe there{last}; install rdpipe, and give --deploy never"
+        );
+    }
     match status {
         _ if status == 127 || (status != 0 && said_not_found) => format!(
             "there is no rdpipe on {host}{last}; install it there, or give its path with --remote-rdpipe PATH"
@@ -227,6 +233,7 @@ mod tests {
     fn launch(rsh: Option<&str>) -> Launch {
         let remote = Remote {
             rsh: rsh.map(|rsh| vec![rsh.to_owned()]),
+            deploy: DeployPolicy::Never,
             ..Remote::default()
         };
         let place = StageHost::Host {
@@ -308,6 +315,16 @@ mod tests {
             assert!(text.starts_with("there is no rdpipe on fs1"), "{text}");
             assert!(text.contains("--remote-rdpipe"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_host_without_a_shell_is_told_apart_from_one_without_rdpipe() {
+        let mut launch = launch(Some("docker"));
+        launch.deploy = DeployPolicy::Auto;
+        let line = "OCI runtime exec failed: exec: \"sh\": executable file not found in $PATH";
+        let text = told(&launch, &[line], Status::Exited(126), false);
+        assert!(text.starts_with("there is no sh on fs1"), "{text}");
+        assert!(text.contains("--deploy never"), "{text}");
     }
 
     #[test]

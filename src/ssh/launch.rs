@@ -24,7 +24,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{plan::StageHost, quote, stage::Status};
+use super::{deploy::DeployPolicy, plan::StageHost, quote, stage::Status};
 use crate::{process, threads};
 
 /// The user's options about how other hosts are reached.
@@ -36,6 +36,8 @@ pub(crate) struct Remote {
     pub(crate) ssh_options: Vec<String>,
     /// The path of `--remote-rdpipe`.
     pub(crate) program: Option<String>,
+    /// Whether hosts get this program.
+    pub(crate) deploy: DeployPolicy,
 }
 
 /// A command that starts an agent.
@@ -49,6 +51,9 @@ pub(crate) struct Launch {
     pub(crate) host: String,
     /// The destination argument of ssh and `ssh-copy-id`: `host` or `user@host`.
     pub(crate) destination: String,
+    /// Whether the host gets this program. Unless it never does, the command starts a shell, which reads the script of
+    /// [`deploy`](super::deploy) from stdin.
+    pub(crate) deploy: DeployPolicy,
 }
 
 /// How a [`Launch`] reaches its host. Each kind fails in its own way and gets its own explanation.
@@ -72,6 +77,10 @@ impl Remote {
                 kind,
                 host: host.to_owned(),
                 destination: destination.to_owned(),
+                deploy: match kind {
+                    LaunchKind::Here => DeployPolicy::Never,
+                    LaunchKind::Ssh | LaunchKind::Rsh => self.deploy(),
+                },
             })
         };
         match place {
@@ -101,9 +110,21 @@ impl Remote {
         if !rsh.iter().any(|word| word.contains(HOST)) {
             words.push(destination.to_owned());
         }
-        words.push(self.program.as_deref().unwrap_or(PROGRAM).to_owned());
-        words.push(AGENT.to_owned());
+        if self.deploy() == DeployPolicy::Never {
+            words.push(self.program.as_deref().unwrap_or(PROGRAM).to_owned());
+            words.push(AGENT.to_owned());
+        } else {
+            words.push(SHELL.to_owned());
+        }
         words.into_iter().map(OsString::from).collect()
+    }
+
+    /// Returns whether hosts get this program: not if the user has named the program to run there.
+    fn deploy(&self) -> DeployPolicy {
+        match self.program {
+            Some(_) => DeployPolicy::Never,
+            None => self.deploy,
+        }
     }
 
     /// Returns the command over ssh. ssh passes the words after the host to the login shell, so they are quoted.
@@ -111,12 +132,17 @@ impl Remote {
         // The command line of the user was refused if its path cannot be quoted.
         let program = self.program.as_deref().and_then(quote::remote_path);
         let program = program.unwrap_or_else(|| PROGRAM.to_owned());
+        let agent = match self.deploy() {
+            DeployPolicy::Never => vec![program, AGENT.to_owned()],
+            DeployPolicy::Always | DeployPolicy::Auto => vec![SHELL.to_owned()],
+        };
         // ssh uses the first value of each option, so the user's options come before ours.
         let own = SSH_OPTIONS.into_iter().map(str::to_owned);
         let words = std::iter::once("ssh".to_owned())
             .chain(self.ssh_options.iter().cloned())
             .chain(own)
-            .chain([destination.to_owned(), program, AGENT.to_owned()]);
+            .chain([destination.to_owned()])
+            .chain(agent);
         words.map(OsString::from).collect()
     }
 }
@@ -124,7 +150,12 @@ impl Remote {
 impl Launch {
     /// Returns the command as a user would type it into a shell.
     pub(crate) fn display(&self) -> String {
-        quote::display(self.argv.iter().map(OsString::as_os_str))
+        let command = quote::display(self.argv.iter().map(OsString::as_os_str));
+        match self.deploy {
+            DeployPolicy::Never => command,
+            DeployPolicy::Auto => format!("{command} (which runs rdpipe there, or receives it)"),
+            DeployPolicy::Always => format!("{command} (which runs the rdpipe of this machine)"),
+        }
     }
 
     /// Returns the program that is started.
@@ -139,6 +170,9 @@ const HOST: &str = "{host}";
 const PROGRAM: &str = "rdpipe";
 
 const AGENT: &str = "--agent";
+
+/// The command that reads the script of [`deploy`](super::deploy): one word, which every login shell passes on.
+const SHELL: &str = "sh";
 
 /// The options of ssh that rdpipe sets. The user's `--ssh-opt` overrides them.
 const SSH_OPTIONS: [&str; 9] = [

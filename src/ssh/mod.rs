@@ -9,6 +9,7 @@
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
 //! | [`quote`], [`plan`] | words for shells, segments of command lines | none |
 //! | [`operands`] | operands of command lines | none |
+//! | [`deploy`] | the script that starts an agent, and this program for hosts without it | files |
 //! | [`launch`] | the process that leads to an agent | tokio, processes |
 //! | [`explain`] | words for failures | none |
 //! | [`edge`] | one end of an edge: listens, dials, describes its link | tokio |
@@ -23,6 +24,7 @@
 //! [`frames`], [`stage`], [`explain`] and [`edge`].
 
 pub(crate) mod agent;
+pub(crate) mod deploy;
 pub(crate) mod edge;
 pub(crate) mod explain;
 pub(crate) mod frames;

@@ -18,6 +18,11 @@ use crate::{Cipher, Direction, Transport, options::StreamOptions};
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
 pub(crate) const VERSION: u32 = 15;
 
+/// The version in words: `rdpipe --agent=14` exits with 0 if it speaks this version, and with another status if not.
+pub(crate) const VERSION_TEXT: &str = "14";
+
+const _: () = assert!(matches!(u32::from_str_radix(VERSION_TEXT, 10), Ok(VERSION)));
+
 /// The most bytes of one encoded message: a [`Payload`] of the largest size, and 64 KiB for the rest, which is
 /// enough for an order with some hundred edges.
 pub(crate) const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES + (64 << 10);

@@ -22,10 +22,12 @@ use tokio::{
 use tokio_util::{
     codec::{FramedRead, FramedWrite},
     sync::CancellationToken,
+    task::AbortOnDropHandle,
 };
 use zeroize::Zeroize;
 
 use super::{
+    deploy::{self, DeployPolicy, Program, ScriptLine, StartFault},
     explain::{self, Evidence, explain},
     frames::{Found, Greeting, codec},
     launch::{self, Launch, Lines, Room, StderrPace},
@@ -35,7 +37,7 @@ use super::{
 };
 use crate::{
     Error, HandshakeFault, Key, OnDrop, StreamConfig, TransportPolicy, Watch, advice::Advised,
-    connect, running_time::within_running_time,
+    connect, running_time::within_running_time, threads,
 };
 
 /// The way to an agent.
@@ -174,6 +176,8 @@ pub(crate) struct SessionRoom {
 pub(crate) enum SessionEvent {
     /// A line of stderr, or one that the login shell printed before the greeting.
     StderrLine(String),
+    /// A fact for the user: the host has received this program.
+    Note(String),
     /// A message of the agent, and its room. The session reads on while there is room for its next message.
     Message(FromAgent, OwnedSemaphorePermit),
     /// The last event: the process that led to the agent has exited, or could not be started.
@@ -291,7 +295,9 @@ impl SessionTask {
             Arc::clone(&self.stderr_lines),
             Arc::clone(&self.events),
         ));
-        let failure = self.exchange_messages(stdout, stdin, queue).await;
+        let failure = self
+            .exchange_messages(stdout, stdin, queue, Some(launch))
+            .await;
         let is_closed = matches!(failure, SessionFault::Closed);
         let status = launch::wait(launch.kind, &mut child, is_closed, &self.cut).await;
         let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
@@ -334,7 +340,7 @@ impl SessionTask {
             Err(why) => return SessionEnd::because(why),
         };
         let failure = self
-            .exchange_messages(session.input, session.output, queue)
+            .exchange_messages(session.input, session.output, queue, None)
             .await;
         SessionEnd::because(match failure {
             SessionFault::Closed => match watch.error() {
@@ -351,29 +357,136 @@ impl SessionTask {
         input: impl AsyncRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
         queue: UnboundedReceiver<ToAgent>,
+        launch: Option<&Launch>,
     ) -> SessionFault {
-        let writer = tokio::spawn(write_messages(output, queue, self.silence / 4));
         let cut = self.cut.clone();
         let failure = tokio::select! {
-            failure = self.read_messages(input) => failure,
+            failure = self.converse(input, output, queue, launch) => failure,
             () = cut.cancelled() => SessionFault::Cut,
         };
         self.pace.end();
-        // The agent ends when its controller closes the session.
-        writer.abort();
         failure
     }
 
-    /// Reports each message of the agent as an event. Returns when no more can follow.
-    async fn read_messages(&mut self, mut input: impl AsyncRead + Unpin) -> SessionFault {
-        let limit = GREETING_LIMIT.max(self.silence);
-        let greeted = timeout(limit, self.find_greeting(&mut input)).await;
-        let rest = match greeted {
-            Ok(Ok(rest)) => rest,
-            Ok(Err(failure)) => return failure,
-            Err(_) => return SessionFault::Unanswered(limit),
-        };
+    async fn converse(
+        &mut self,
+        mut input: impl AsyncRead + Unpin,
+        mut output: impl AsyncWrite + Unpin + Send + 'static,
+        queue: UnboundedReceiver<ToAgent>,
+        launch: Option<&Launch>,
+    ) -> SessionFault {
+        let mut scanner = Greeting::new("agent");
+        let deploys = launch.filter(|launch| launch.deploy != DeployPolicy::Never);
+        if let Some(launch) = deploys {
+            let started = self.start(launch, &mut scanner, &mut input, &mut output);
+            if let Err(failure) = started.await {
+                return failure;
+            }
+        }
+        // The agent ends when its controller closes the session.
+        let _writer = AbortOnDropHandle::new(tokio::spawn(write_messages(
+            output,
+            queue,
+            self.silence / 4,
+        )));
+        if deploys.is_none() {
+            match self.answer(&mut scanner, &mut input).await {
+                Ok(None) => {}
+                Ok(Some(_)) => return SessionFault::Invalid,
+                Err(failure) => return failure,
+            }
+        }
         self.greeted = true;
+        self.read_messages(scanner.into_rest(), input).await
+    }
+
+    /// Starts the agent by the script of [`deploy`], and sends this program if the host asks for it. Returns when the
+    /// agent has greeted.
+    async fn start(
+        &self,
+        launch: &Launch,
+        scanner: &mut Greeting,
+        input: &mut (impl AsyncRead + Unpin),
+        output: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(), SessionFault> {
+        let program = threads::blocking(Program::own).await;
+        let program = program.map_err(|error| SessionFault::Program(error.to_string()))?;
+        let program = program.map_err(|why| SessionFault::Program(why.to_owned()))?;
+        let script = program.script(launch.deploy);
+        // If the host does not read, its stdout says why.
+        let _ = self.send(output, script.as_bytes()).await?;
+        let mut wanted = None;
+        loop {
+            match self.answer(scanner, input).await? {
+                None => return Ok(()),
+                Some(ScriptLine::Failed(fault)) => return Err(SessionFault::Start(fault)),
+                Some(ScriptLine::Wanted(want)) if wanted.is_none() => {
+                    wanted = Some(want);
+                    self.send_program(program, output).await?;
+                }
+                Some(ScriptLine::Wanted(_)) => return Err(SessionFault::Invalid),
+                Some(ScriptLine::Stored(path)) => {
+                    let Some(want) = wanted.take() else {
+                        return Err(SessionFault::Invalid);
+                    };
+                    let text = deploy::told(&launch.host, program.bytes(), want, &path);
+                    (self.events)(SessionEvent::Note(text));
+                }
+            }
+        }
+    }
+
+    /// Sends this program to a script that asked for it. Returns early if the host stops reading: its stdout says why.
+    async fn send_program(
+        &self,
+        program: &Program,
+        output: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(), SessionFault> {
+        let mut offset = 0;
+        while offset < program.bytes() {
+            let piece = program.piece(offset);
+            let piece = piece.map_err(|error| SessionFault::Program(error.to_string()))?;
+            if self.send(output, &piece).await?.is_err() {
+                return Ok(());
+            }
+            offset += piece.len() as u64;
+        }
+        // A program between the two ends may pass on whole lines only. The agent skips an empty line.
+        let _ = self.send(output, b"\n").await?;
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        output: &mut (impl AsyncWrite + Unpin),
+        bytes: &[u8],
+    ) -> Result<io::Result<()>, SessionFault> {
+        let limit = GREETING_LIMIT.max(self.silence);
+        let sending = async {
+            output.write_all(bytes).await?;
+            output.flush().await
+        };
+        let sent = timeout(limit, sending).await;
+        sent.map_err(|_| SessionFault::Unanswered(limit))
+    }
+
+    /// Waits for the next line of the script, or for the greeting of the agent, which is none.
+    async fn answer(
+        &self,
+        scanner: &mut Greeting,
+        input: &mut (impl AsyncRead + Unpin),
+    ) -> Result<Option<ScriptLine>, SessionFault> {
+        let limit = GREETING_LIMIT.max(self.silence);
+        let answered = timeout(limit, self.find_answer(scanner, input)).await;
+        answered.unwrap_or(Err(SessionFault::Unanswered(limit)))
+    }
+
+    /// Reports each message of the agent as an event; `rest` was read before `input`. Returns when no more can follow.
+    async fn read_messages(
+        &mut self,
+        rest: Vec<u8>,
+        input: impl AsyncRead + Unpin,
+    ) -> SessionFault {
         let mut frames = FramedRead::new(Cursor::new(rest).chain(input), codec());
         let mut has_message = false;
         loop {
@@ -406,20 +519,23 @@ impl SessionTask {
         }
     }
 
-    /// Reads up to the agent's greeting, and shows the lines that the login shell prints before it. Returns the bytes
-    /// that were read beyond the greeting.
-    async fn find_greeting(
+    /// Reads up to the agent's greeting or a line of the script that starts it, and shows the lines that the login
+    /// shell prints before it. Returns the line, or none for the greeting.
+    async fn find_answer(
         &self,
+        scanner: &mut Greeting,
         input: &mut (impl AsyncRead + Unpin),
-    ) -> Result<Vec<u8>, SessionFault> {
-        let mut scanner = Greeting::new("agent");
+    ) -> Result<Option<ScriptLine>, SessionFault> {
         let mut buffer = vec![0; 4096];
         loop {
             match scanner.next() {
-                Found::Noise(line) => keep(&self.stderr_lines, &*self.events, line),
+                Found::Noise(line) => match ScriptLine::parse(&line) {
+                    Some(line) => return Ok(Some(line)),
+                    None => keep(&self.stderr_lines, &*self.events, line),
+                },
                 Found::Greeting {
                     version: VERSION, ..
-                } => return Ok(scanner.into_rest()),
+                } => return Ok(None),
                 Found::Greeting { version, program } => {
                     let theirs = WrongGreeting::Version(version, program);
                     return Err(SessionFault::Greeting(theirs));
@@ -493,6 +609,10 @@ enum SessionFault {
     Invalid,
     /// The other end begins with something else than the greeting of this version.
     Greeting(WrongGreeting),
+    /// This program cannot be read.
+    Program(String),
+    /// The host cannot start an agent.
+    Start(StartFault),
 }
 
 /// What the other end sent in place of a greeting of this version.
@@ -518,9 +638,11 @@ impl SessionFault {
             Self::Greeting(WrongGreeting::Version(version, program)) => {
                 let ours = env!("CARGO_PKG_VERSION");
                 format!(
-                    "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both"
+                    "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both, or leave out --deploy never"
                 )
             }
+            Self::Program(why) => why.clone(),
+            Self::Start(fault) => fault.explain(host),
             Self::Greeting(WrongGreeting::Endless) => format!(
                 "the login shell on {host} prints without end, so rdpipe cannot start there; check its profile"
             ),
@@ -587,7 +709,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_sends_without_end_is_not_read_beyond_the_room() {
         const MOST: usize = 5;
-        let mut sent = BytesMut::from(greeting("agent").as_bytes());
+        let mut sent = BytesMut::new();
         let pong = protocol::encode(&FromAgent::Pong).unwrap();
         for _ in 0..100 {
             let frame = Bytes::copy_from_slice(&pong);
@@ -606,7 +728,7 @@ mod tests {
             room: Arc::new(Semaphore::new(MOST)),
             greeted: false,
         };
-        let mut reading = std::pin::pin!(task.read_messages(read));
+        let mut reading = std::pin::pin!(task.read_messages(Vec::new(), read));
         for _ in 0..10 {
             assert!(futures::poll!(reading.as_mut()).is_pending());
             assert_eq!(lock(&events).len(), MOST);

@@ -257,6 +257,7 @@ impl EventSender {
         move |event| {
             let event = match event {
                 SessionEvent::StderrLine(line) => return notify(Notice::StderrLine(agent, line)),
+                SessionEvent::Note(text) => return notify(Notice::Note(text)),
                 SessionEvent::Message(message, room) => {
                     (Event::Message(agent, message), Some(room))
                 }

@@ -2,6 +2,7 @@
 #![cfg(feature = "cli")]
 
 mod copies;
+mod deployment;
 mod encryption;
 mod examples;
 mod forwarded_programs;

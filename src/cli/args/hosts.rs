@@ -3,21 +3,39 @@
 use std::net::IpAddr;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::PossibleValue};
 
 use crate::ssh::{
+    deploy::DeployPolicy,
     launch::Remote,
     plan::{Addresses, unbracketed},
+    protocol::VERSION_TEXT,
     quote,
 };
 
 /// The process of an agent that this program runs as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Agent {
     /// Starts the worker, and kills the processes that the worker leaves behind.
     Guard,
     /// Does what its order says: runs a stage, or one side of a copy.
     Worker,
+    /// Exits at once: this program speaks the version of the protocol that was named.
+    Version,
+}
+
+impl ValueEnum for Agent {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Guard, Self::Worker, Self::Version]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::Guard => "guard",
+            Self::Worker => "worker",
+            Self::Version => VERSION_TEXT,
+        }))
+    }
 }
 
 /// The options for connecting to other hosts: for ssh, and for the data.
@@ -43,9 +61,20 @@ pub(crate) struct HostOptions {
     #[arg(long = "ssh-opt", value_name = "OPT", value_parser = shell_words, allow_hyphen_values = true)]
     ssh_options: Vec<Words>,
 
-    /// Run PATH as rdpipe on the other hosts [default: the rdpipe in their $PATH]
+    /// Run PATH as rdpipe on the other hosts [default: the rdpipe in their $PATH, or this one: --deploy]
     #[arg(long, value_name = "PATH", value_parser = remote_program)]
     remote_rdpipe: Option<String>,
+
+    /// Choose which hosts get this program, kept there in ~/.cache/rdpipe: auto sends it to those that have no rdpipe,
+    /// or another version
+    #[arg(
+        long,
+        value_enum,
+        value_name = "auto|always|never",
+        hide_possible_values = true
+    )]
+    #[arg(default_value = "auto", conflicts_with = "remote_rdpipe")]
+    deploy: DeployPolicy,
 }
 
 /// The words of one argument, split as a shell does.
@@ -60,6 +89,7 @@ impl HostOptions {
             rsh: self.rsh.clone().map(|words| words.0),
             ssh_options: words.collect(),
             program: self.remote_rdpipe.clone(),
+            deploy: self.deploy,
         }
     }
 

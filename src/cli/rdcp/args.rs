@@ -336,7 +336,7 @@ pub(crate) struct ServeArgs {
 }
 
 /// The options of a copy, which a server takes from its clients.
-const OF_CLIENTS: [&str; 23] = [
+const OF_CLIENTS: [&str; 24] = [
     "recursive",
     "archive",
     "no_target_directory",
@@ -360,6 +360,7 @@ const OF_CLIENTS: [&str; 23] = [
     "rsh",
     "ssh_options",
     "remote_rdpipe",
+    "deploy",
 ];
 
 #[cfg(test)]

@@ -237,6 +237,7 @@ pub(crate) fn main(agent: Agent) -> ExitCode {
     match agent {
         Agent::Guard => guard_main(),
         Agent::Worker => worker_main::<ProgramApplications>(),
+        Agent::Version => ExitCode::SUCCESS,
     }
 }
 

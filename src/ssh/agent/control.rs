@@ -29,8 +29,9 @@ use crate::{
 /// limit only has to cover a slow network.
 pub(super) const ORDER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The most bytes of a greeting line.
-const MAX_LINE_BYTES: usize = 256;
+/// The most bytes up to the end of a greeting: more than the script that starts an agent on a host. The agent receives
+/// that script where a key in `authorized_keys` allows the command `rdpipe --agent` alone.
+const MAX_GREETING_BYTES: usize = 16 << 10;
 
 /// The reason why the session with the controller has failed.
 #[derive(Debug, thiserror::Error)]
@@ -171,31 +172,30 @@ where
     }
 }
 
-/// Reads the controller's greeting, and no byte after it.
+/// Reads the lines up to the controller's greeting, and no byte after it.
 async fn greet(input: &mut (impl AsyncRead + Unpin)) -> Result<(), ControllerError> {
-    let mut line = Vec::with_capacity(MAX_LINE_BYTES);
-    while line.len() < MAX_LINE_BYTES {
+    let mut line = Vec::new();
+    for _ in 0..MAX_GREETING_BYTES {
         match input.read_u8().await {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(ControllerError::Gone);
             }
             byte => line.push(byte?),
         }
+        if !line.ends_with(b"\n") {
+            continue;
+        }
         // The greeting begins with an empty line, which ends any unfinished line before it.
-        if line == b"\n" {
-            line.clear();
-        } else if line.ends_with(b"\n") {
-            break;
+        match parse_greeting(&String::from_utf8_lossy(&line), "controller") {
+            None => line.clear(),
+            Some((VERSION, _)) => return Ok(()),
+            Some((version, program)) => {
+                let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
+                return Err(ControllerError::Version { theirs });
+            }
         }
     }
-    match parse_greeting(&String::from_utf8_lossy(&line), "controller") {
-        None => Err(ControllerError::Garbage("no greeting")),
-        Some((VERSION, _)) => Ok(()),
-        Some((version, program)) => {
-            let theirs = format!("{program} (protocol {version} there, {VERSION} here)");
-            Err(ControllerError::Version { theirs })
-        }
-    }
+    Err(ControllerError::Garbage("no greeting"))
 }
 
 /// Returns the first message of an agent on this host.

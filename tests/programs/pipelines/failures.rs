@@ -100,7 +100,8 @@ fn a_host_without_rdpipe_is_named() {
     let hide = format!("mount -t tmpfs tmpfs {}", programs.display());
     network.on("h2", &hide);
     let segments = ["h1:echo x | tee begun", "h2:> out"];
-    refused(&network, &segments, &["h2", "rdpipe", "not found"]);
+    let never = [&["--deploy", "never"][..], &segments].concat();
+    refused(&network, &never, &["h2", "rdpipe", "not found"]);
     let options = ["--remote-rdpipe", "/no/such/rdpipe"];
     let arguments = [&options[..], &segments].concat();
     refused(&network, &arguments, &["/no/such/rdpipe"]);

@@ -300,7 +300,7 @@ fn a_dry_run_runs_nothing() {
     let text = String::from_utf8(end.stdout).unwrap();
     for part in [
         "stage 1 (a)\n  runs, in the login shell: touch x\n  agent: ssh -F cfg -T",
-        " me@a rdpipe --agent\n",
+        " me@a sh (which runs rdpipe there, or receives it)\n",
         "stage 2 (here)\n  writes the file y\n",
         "edge from standard input to stage 1 (a)\n",
         "edge from stage 2 (here) to stage 3 (b)\n  stage 3 (b) listens on a port from 7691 to 7699, at 10.0.0.1\n",
@@ -333,6 +333,8 @@ fn usage_errors_exit_with_2() {
 #[test]
 fn a_missing_agent_is_explained() {
     let missing = [
+        "--deploy",
+        "never",
         "--rsh",
         "sh -c 'echo rdpipe: not found >&2; exit 127' {host}",
         "h:true",
