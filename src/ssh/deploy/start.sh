@@ -45,7 +45,8 @@ rd_check() {
 # Keeps the three newest versions, and removes what uploads that were cut a day ago have left.
 rd_tidy() {
     rd_kept=0 rd_now=$(date +%s)
-    ls -1t "$rd_home" | while read -r rd_entry; do
+    # Another upload may end meanwhile.
+    ls -1t "$rd_home" 2>/dev/null | while read -r rd_entry; do
         case $rd_entry in
             new.*)
                 rd_begun=${rd_entry#new.}
