@@ -1,7 +1,13 @@
 //! A copy as an application of the agent: one type for the source and for the destination, and what they share with the
 //! agent.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
@@ -35,6 +41,8 @@ pub(crate) struct CopyJob {
     engine: Option<CopyEngine>,
     /// True if earlier copies of the run may have written entries.
     has_earlier: bool,
+    /// True if the work has ended early because of the files here.
+    gave_up: Arc<AtomicBool>,
     end: CopyEnd,
 }
 
@@ -88,8 +96,8 @@ impl Job for CopyJob {
                 _ => drop(messages),
             }
             match engine {
-                CopyEngine::Source(engine) => engine.run(streams, context).await,
-                CopyEngine::Destination(engine) => engine.run(streams, context).await,
+                CopyEngine::Source(engine) => engine.run(streams, context.clone()).await,
+                CopyEngine::Destination(engine) => engine.run(streams, context.clone()).await,
             }
         };
         let (report, failure) = tokio::select! {
@@ -99,12 +107,10 @@ impl Job for CopyJob {
         self.end.report = report;
         match failure {
             Some(CopyError::Stream(error)) => self.context.broken(error, &peer),
-            Some(CopyError::Local(text)) => {
-                self.end.gave_up = !self.context.first_fault.has_failed();
-                self.context.fail_local(&text);
-            }
+            Some(CopyError::Local(text)) => (context.give_up)(&text),
             Some(CopyError::Cancelled) | None => {}
         }
+        self.end.gave_up = self.gave_up.load(Ordering::Relaxed);
         edges.close().await;
     }
 
@@ -157,6 +163,7 @@ impl CopyJob {
             lanes,
             engine: Some(engine),
             has_earlier,
+            gave_up: Arc::default(),
             end: CopyEnd::default(),
         })
     }
@@ -176,10 +183,16 @@ impl CopyJob {
     fn copy_context(&self, cancelled: CancellationToken) -> CopyContext {
         let outbox = self.context.outbox.clone();
         let cause = Arc::clone(&self.context.first_fault);
+        let (context, gave_up) = (self.context.clone(), Arc::clone(&self.gave_up));
         CopyContext {
             report: Arc::new(ControllerReports(outbox)),
             cancelled,
             reason: Arc::new(move || cause.reason()),
+            give_up: Arc::new(move |text| {
+                let is_first = !context.first_fault.has_failed();
+                gave_up.fetch_or(is_first, Ordering::Relaxed);
+                context.fail_local(text);
+            }),
         }
     }
 }
@@ -343,6 +356,9 @@ pub(crate) struct CopyContext {
     pub(crate) cancelled: CancellationToken,
     /// Returns the first failure in words, for the peers.
     pub(crate) reason: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Ends the work because of the files here, with the reason for the user. Called before the peer is told: the reason
+    /// of the peer would be the first one otherwise.
+    pub(crate) give_up: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 /// The streams of a copy, each with the thread whose runtime it belongs to.

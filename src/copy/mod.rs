@@ -11,6 +11,7 @@ mod bounded;
 pub(crate) mod budget;
 pub(crate) mod destination;
 mod holes;
+pub(crate) mod identity;
 pub(crate) mod job;
 pub(crate) mod metadata;
 mod nameless;

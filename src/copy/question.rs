@@ -11,6 +11,7 @@ use twox_hash::XxHash3_64;
 use super::{
     block_digest::{BLOCK_DIGEST_BYTES, DigestKey},
     bounded::{MAX_ATTRIBUTES, at_most, at_most_if_any},
+    identity::SourceOperand,
     metadata::{EntryKind, Timestamp},
     path::{EntryName, RelativePath},
 };
@@ -23,6 +24,9 @@ pub(crate) const MAX_QUESTION_BYTES: usize = 1 << 20;
 
 /// The most entries in one [`FromSource::Ask`] or [`FromSource::Names`].
 pub(crate) const MAX_ENTRIES: usize = 512;
+
+/// The most operands in one [`FromSource::Operands`]: a path takes up to 4 KiB, and the directories that it is in as much.
+pub(crate) const MAX_OPERANDS: usize = 64;
 
 /// The most bytes of extended attributes in one [`FromSource::Ask`] without its last entry, and of one entry.
 pub(crate) const MAX_ASKED_ATTRIBUTE_BYTES: usize = 256 << 10;
@@ -58,6 +62,15 @@ pub(crate) enum FromSource {
         user: Option<(u32, String)>,
         /// The number of a group, and its name.
         group: Option<(u32, String)>,
+    },
+    /// The first messages: the operands of the source. The destination writes nothing before it has compared all of them
+    /// with their copies.
+    Operands {
+        /// At most [`MAX_OPERANDS`] operands.
+        #[serde(deserialize_with = "at_most::<MAX_OPERANDS, _, _>")]
+        operands: Vec<SourceOperand>,
+        /// True if these are the last ones.
+        last: bool,
     },
 }
 

@@ -93,7 +93,7 @@ impl Attack {
                 Ok(connected) => connected?,
                 Err(_) => return Ok((0, others)),
             }
-            copy.send(CopyMessage::Session(ToAgent::Go)).await?;
+            copy.go().await?;
         }
         let mut sent = 0;
         while sent < most {

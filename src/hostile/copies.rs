@@ -231,7 +231,7 @@ impl CopyServer {
         };
         let connecting = copy.connect(self, &edges[..connected], choices);
         timeout(CONNECT_PATIENCE, connecting).await??;
-        copy.send(CopyMessage::Session(ToAgent::Go)).await?;
+        copy.go().await?;
         deeds.orders.add();
         for _ in 0..choices.one_of(&[0, 5, 50, 500, 5000]) {
             let message = CopyMessage::random(is_source, choices);
@@ -317,6 +317,20 @@ impl HostileCopy {
             }
         }
         Ok(())
+    }
+
+    /// Starts the work. A source names no operands, so that what follows is written.
+    pub(super) async fn go(&mut self) -> io::Result<()> {
+        self.send(CopyMessage::Session(ToAgent::Go)).await?;
+        if self.lanes.is_empty() {
+            return Ok(());
+        }
+        let (operands, last) = (Vec::new(), true);
+        self.send(CopyMessage::FromSource(FromSource::Operands {
+            operands,
+            last,
+        }))
+        .await
     }
 
     /// Sends a message on its way, or nothing if the way is not connected.

@@ -64,7 +64,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// The first segment that is invalid, and why.
+    /// The first segment that is invalid, and why; or a file to write without an input, which would only be emptied.
     pub(crate) fn parse(segments: &[OsString], input: PlanInput) -> Result<Self, PlanError> {
         let stage = |segment: &OsString| {
             PlannedStage::parse(segment.as_bytes()).map_err(|fault| PlanError {
@@ -74,16 +74,19 @@ impl Plan {
         };
         let mut stages: Vec<_> = segments.iter().map(stage).collect::<Result<_, _>>()?;
         let reads_file = |stage: &PlannedStage| matches!(stage.work, StageWork::Read(_));
-        // A stage that writes a file has no use for a closed stdin. The edge of the input fails, and says so.
-        let writes_file = |stage: &PlannedStage| matches!(stage.work, StageWork::Write { .. });
-        let has_input = match input {
-            PlanInput::Standard => !stages.first().is_some_and(reads_file),
-            PlanInput::Closed => stages.first().is_some_and(writes_file),
-            PlanInput::Nothing => false,
-        };
-        if let (PlanInput::Closed, Some(first)) = (input, stages.first_mut()) {
-            if let StageWork::Command(command) = &mut first.work {
-                first.work = StageWork::CommandWithoutStdin(std::mem::take(command));
+        let has_input = input == PlanInput::Standard && !stages.first().is_some_and(reads_file);
+        if let (PlanInput::Closed | PlanInput::Nothing, Some(first)) = (input, stages.first_mut()) {
+            match &mut first.work {
+                StageWork::Write { .. } => {
+                    return Err(PlanError {
+                        segment: segments[0].to_string_lossy().into_owned(),
+                        fault: SegmentFault::NoInput,
+                    });
+                }
+                StageWork::Command(command) if input == PlanInput::Closed => {
+                    first.work = StageWork::CommandWithoutStdin(std::mem::take(command));
+                }
+                _ => {}
             }
         }
         Ok(Self { stages, has_input })
@@ -263,6 +266,11 @@ pub(crate) enum SegmentFault {
     NoCommand,
     #[error("there is no file after the operator")]
     NoFile,
+    #[error(
+        "there is nothing to write to the file: stdin is a terminal or closed. Begin with a command or HOST:< FILE, or \
+         pipe data into rdpipe; < /dev/null makes the file empty"
+    )]
+    NoInput,
     #[error("there is no file after the colon")]
     NoPath,
     #[error("HOST:PORT:PATH is a path of a server, which has no users; its key names the client")]
@@ -405,7 +413,10 @@ mod tests {
         assert!(!closed.has_input);
         let work = StageWork::CommandWithoutStdin(b"cat".to_vec());
         assert_eq!(closed.stages[0].work, work);
-        assert!(with("a:> f", PlanInput::Closed).has_input, "its edge fails");
+        for (segment, input) in [("a:> f", PlanInput::Closed), ("a:>> f", PlanInput::Nothing)] {
+            let refused = Plan::parse(&[segment.into(), "b:cat".into()], input);
+            assert_eq!(refused.unwrap_err().fault, SegmentFault::NoInput);
+        }
     }
 
     #[test]

@@ -35,7 +35,6 @@ use crate::{
         supervised::CopyPlan,
     },
     host,
-    printable::escaped,
     process,
     ssh::{
         operands::{HostPath, Operand, has_room},
@@ -191,12 +190,6 @@ fn copies(
                     .to_owned(),
             );
         }
-        // A filter may leave the destination out.
-        let is_whole = options.recursive && options.filters.is_empty();
-        if is_whole && place == to && is_within(&path, &into) {
-            let path = escaped(&path);
-            return Err(format!("{path}: a directory cannot be copied into itself"));
-        }
         let is_here = place.host().is_none() || to.host().is_none();
         let lanes = args.lanes(is_here.then(host::streams));
         match plans.last_mut() {
@@ -266,23 +259,6 @@ fn may_merge<'a>(sources: impl ExactSizeIterator<Item = &'a [u8]>) -> bool {
         })
     };
     !is_only && sources.into_iter().any(is_taken)
-}
-
-/// Returns true if `into` is the directory `path` or is in it, as far as the texts of the paths tell: they do not tell
-/// where links and `..` lead.
-fn is_within(path: &[u8], into: &[u8]) -> bool {
-    let is_same_start = path.starts_with(b"/") == into.starts_with(b"/");
-    let within = |(path, into): (Vec<_>, Vec<_>)| into.starts_with(&path);
-    is_same_start && names(path).zip(names(into)).is_some_and(within)
-}
-
-/// Returns the names of a path; none if `..` is among them.
-fn names(path: &[u8]) -> Option<Vec<&[u8]>> {
-    let names = path.split(|&byte| byte == b'/');
-    let names: Vec<_> = names
-        .filter(|name| !name.is_empty() && *name != b".")
-        .collect();
-    (!names.contains(&&b".."[..])).then_some(names)
 }
 
 /// Returns the pipeline of a command line with `-`. `sources` is none if `-` is one of the `count` sources.
@@ -452,28 +428,6 @@ mod tests {
             "a:6 here:to many",
         ];
         assert_eq!(shown(&line), copies);
-    }
-
-    #[test]
-    fn a_directory_is_not_copied_into_itself() {
-        for line in [
-            ["-r", ":dir", ":dir/sub"],
-            ["-a", "h:/a/./b/", "h:/a//b"],
-            ["-r", ":.", ":sub"],
-            ["-r", ":/", ":/backup"],
-        ] {
-            let refused = of(&line).unwrap_err();
-            assert!(refused.ends_with("copied into itself"), "{refused}");
-        }
-        for line in [
-            ["-r", ":dir", ":directory"],
-            ["-r", ":dir", "h:dir/sub"],
-            ["-r", ":dir/../a", ":dir/../a/b"],
-            ["-r", ":dir", ":/dir"],
-        ] {
-            assert!(of(&line).is_ok(), "{line:?}");
-        }
-        assert!(of(&["-r", "--exclude=/sub", ":.", ":sub"]).is_ok());
     }
 
     #[test]

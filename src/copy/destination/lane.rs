@@ -106,6 +106,9 @@ impl LaneWriter {
     }
 
     async fn write_all(&mut self) -> Result<(), CopyError> {
+        let halt = &self.shared.state.halt;
+        let permitted = halt.run_until_cancelled(self.shared.compared.cancelled());
+        permitted.await.ok_or(CopyError::Cancelled)?;
         loop {
             match self.reader.next().await? {
                 LaneRecord::End => return self.reader.end().await,

@@ -25,6 +25,7 @@ mod large;
 mod large_target;
 mod mirror;
 mod name_set;
+mod operands;
 mod part_file;
 mod placement;
 mod state;
@@ -53,6 +54,7 @@ use self::{
     lane::{LaneWriter, broken},
     large_target::PartUse,
     mirror::MirroredFolder,
+    operands::ComparedOperands,
     placement::Placement,
     state::{DestinationShared, DestinationState},
     written::{KeptExisting, WrittenGuard},
@@ -373,6 +375,7 @@ struct DestinationControl {
     shared: Arc<DestinationShared>,
     questions: FramedRead<ReadHalf, LengthDelimitedCodec>,
     answers: FramedWrite<WriteHalf, LengthDelimitedCodec>,
+    operands: ComparedOperands,
     mirrored: MirroredFolder,
     /// The owners of the entries that the source asks for.
     owners: Arc<LocalOwners>,
@@ -392,6 +395,7 @@ impl DestinationControl {
             shared,
             questions: FramedRead::new(read, codec(MAX_QUESTION_BYTES)),
             answers: FramedWrite::new(write, codec(MAX_ANSWER_BYTES)),
+            operands: ComparedOperands::default(),
             mirrored: MirroredFolder::default(),
             owners: Arc::default(),
             unwritten,
@@ -541,7 +545,14 @@ impl DestinationControl {
                     return Err(broken("too many owners"));
                 }
             }
-            FromSource::Finished => return Ok(true),
+            FromSource::Operands { operands, last } => {
+                self.operands.compare(&self.shared.state, &operands)?;
+                if last {
+                    self.shared.compared.cancel();
+                }
+            }
+            FromSource::Finished if self.shared.compared.is_cancelled() => return Ok(true),
+            FromSource::Finished => return Err(broken("the operands were not named")),
         }
         Ok(false)
     }

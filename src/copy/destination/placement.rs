@@ -17,7 +17,7 @@ use rustix::{
 use super::state::errno_text;
 use crate::copy::{
     order::CopyOptions,
-    path::{BaseDirectory, CopiedSources, EntryName, RelativePath},
+    path::{BaseDirectory, CopiedSources, EntryName, RelativePath, top_name},
     temporary_names::{RESERVED, has_reserved, is_reserved, name_of_part},
 };
 
@@ -224,6 +224,19 @@ impl Placement {
     /// Returns the directory that every local path is relative to.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
+    }
+
+    /// Returns true if a client of a server sends the copy.
+    pub(super) fn is_served(&self) -> bool {
+        self.is_served
+    }
+
+    /// Returns the local path of the copy of an operand.
+    pub(super) fn copy_of(&self, typed: &[u8]) -> RelativePath {
+        match (&self.top, top_name(typed)) {
+            (TopName::Kept, Some(name)) => self.base().join(&name),
+            _ => self.base(),
+        }
     }
 
     /// Returns true if a local path is that of the directory that a server serves: whatever a client sends, it keeps its

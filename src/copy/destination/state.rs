@@ -149,6 +149,11 @@ impl DestinationState {
         self.halt.cancel();
     }
 
+    /// Ends the work before anything was done, for a reason that comes before that of the source.
+    pub(super) fn refuse(&self, why: &str) {
+        (self.context.give_up)(why);
+    }
+
     /// Checks that the work goes on. Each loop that may last calls this in every step, and what gives an entry its
     /// final name calls it immediately before: a copy whose client is gone changes nothing any more.
     ///
@@ -381,6 +386,8 @@ pub(super) struct DestinationShared {
     pub(super) large: LargeTable,
     /// The hard links that are made at the end.
     pub(super) links: HardLinkSpool,
+    /// Cancelled when all operands of the source were compared with their copies: from then on lanes write.
+    pub(super) compared: CancellationToken,
     /// What the copy of a server claims; none in an agent.
     claims: Option<CopyClaims>,
 }
@@ -393,6 +400,7 @@ impl DestinationShared {
             folders: FolderTable::default(),
             large: LargeTable::default(),
             links: HardLinkSpool::default(),
+            compared: CancellationToken::new(),
             claims,
         }
     }

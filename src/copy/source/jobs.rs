@@ -25,6 +25,7 @@ use super::{
 };
 use crate::copy::{
     budget::HeldBytes,
+    identity::SourceOperand,
     metadata::{Attribute, EntryKind, Metadata, attributes_at, content_size},
     path::{EntryName, RelativePath},
     question::{AnswerKind, FromSource, MAX_ASKED_ATTRIBUTE_BYTES, MAX_ENTRIES, target_digest},
@@ -37,7 +38,7 @@ const SIZES_AFTER: Duration = Duration::from_secs(2);
 /// Passes jobs to the lanes, or to the questions that come before.
 pub(crate) struct WalkOutlet {
     shared: Arc<SourceShared>,
-    /// For questions and for the names of `--delete`; none if there are neither.
+    /// For operands, questions and the names of `--delete`.
     control: mpsc::Sender<ControlCommand>,
     started: Instant,
 }
@@ -91,7 +92,23 @@ impl WalkOutlet {
             names: std::mem::take(names),
             last,
         };
-        self.command(ControlCommand::Names(message))
+        self.command(ControlCommand::Tell(message))
+    }
+
+    /// Passes on operands, for the destination to compare with their copies.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the run has ended.
+    pub(crate) fn operands(
+        &self,
+        operands: Vec<SourceOperand>,
+        last: bool,
+    ) -> Result<(), WalkStopped> {
+        self.command(ControlCommand::Tell(FromSource::Operands {
+            operands,
+            last,
+        }))
     }
 
     /// Passes on names if there are as many as fit into one message.

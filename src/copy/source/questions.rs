@@ -47,8 +47,8 @@ const END_DELAY: Duration = Duration::from_secs(1);
 pub(crate) enum ControlCommand {
     /// The destination is asked for the entries of a job; then the job goes to the lanes.
     Ask(FolderJob),
-    /// [`FromSource::Names`].
-    Names(FromSource),
+    /// The destination is told, and does not answer.
+    Tell(FromSource),
 }
 
 /// Asks the destination, and passes on jobs with their answers.
@@ -138,7 +138,7 @@ impl Questions {
                     });
                     send(&mut frames, &question).await?;
                 }
-                Some(ControlCommand::Names(names)) => send(&mut frames, &names).await?,
+                Some(ControlCommand::Tell(message)) => send(&mut frames, &message).await?,
                 None => break,
             }
         }

@@ -22,9 +22,11 @@ use super::{
     state::unreadable,
 };
 use crate::copy::{
+    identity::SourceOperand,
     metadata::{Metadata, attributes_of, metadata_of},
     order::{CopyOptions, NameFilter},
     path::{BaseDirectory, EntryName, RelativePath, last_name, top_name, typed_folder},
+    question::MAX_OPERANDS,
     written::EntryId,
 };
 
@@ -89,6 +91,9 @@ impl Walker {
 
     /// Walks through `paths` in their order. Returns early if the run ends.
     pub(crate) fn run(mut self, paths: Vec<Vec<u8>>) {
+        if self.name_operands(&paths).is_err() {
+            return;
+        }
         for path in paths {
             if self.walk_operand(path).is_err() {
                 return;
@@ -99,15 +104,30 @@ impl Walker {
         }
     }
 
-    fn walk_operand(&mut self, typed: Vec<u8>) -> Result<(), WalkStopped> {
-        let recursive = self.options.recursive || self.options.archive;
+    /// Tells the destination what the operands are.
+    fn name_operands(&self, paths: &[Vec<u8>]) -> Result<(), WalkStopped> {
+        let flags = self.operand_flags();
+        let operand = |path: &Vec<u8>| SourceOperand::of(&self.base, path, flags, &self.options);
+        for some in paths.chunks(MAX_OPERANDS) {
+            let operands = some.iter().filter_map(operand).collect();
+            self.outlet.operands(operands, false)?;
+        }
+        self.outlet.operands(Vec::new(), true)
+    }
+
+    /// Returns how an operand is looked at: as the link that it is, or as what a link leads to.
+    fn operand_flags(&self) -> AtFlags {
         // A link in a directory that is served may be of another client: it does not stand for its file.
-        let flags = if recursive || self.base.is_confined() {
+        if self.options.recursive || self.options.archive || self.base.is_confined() {
             AtFlags::SYMLINK_NOFOLLOW
         } else {
             AtFlags::empty()
-        };
-        let stat = match self.base.stat(&typed, flags) {
+        }
+    }
+
+    fn walk_operand(&mut self, typed: Vec<u8>) -> Result<(), WalkStopped> {
+        let recursive = self.options.recursive || self.options.archive;
+        let stat = match self.base.stat(&typed, self.operand_flags()) {
             Ok(stat) => stat,
             Err(error) => {
                 let other = || format!("cannot be read: {error}");

@@ -181,29 +181,127 @@ fn special_sources_are_named() {
         end.tells(1, &words);
         assert!(!hosts.has("h2", "x"));
     }
-    // A source that is its own destination is not damaged.
-    let end = hosts.rdcp(&["h1:file", "h1:file"]).start().end();
-    assert!([0, 1].contains(&end.code()), "{end:?}");
-    assert_eq!(hosts.read("h1", "file"), b"content");
+}
+
+/// Runs rdcp, which must refuse with `words` and change nothing on h1.
+fn refuses(hosts: &Hosts, arguments: &[&str], words: &str) {
+    let before = Tree::read(&hosts.path("h1", ""));
+    for extra in [&[][..], &["-n"]] {
+        let end = hosts.rdcp(&[extra, arguments].concat()).start().end();
+        end.tells(1, &[words, "nothing was done"]);
+        assert!(end.stdout.is_empty(), "{end:?}");
+    }
+    let after = Tree::read(&hosts.path("h1", ""));
+    assert_eq!(after.0, before.0, "{arguments:?}");
 }
 
 #[test]
-fn a_tree_is_not_copied_into_itself_without_end() {
+fn a_copy_onto_itself_is_refused_whatever_leads_there() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "dir/file", b"content");
+    fs::hard_link(hosts.path("h1", "dir/file"), hosts.path("h1", "hard")).unwrap();
+    symlink("dir/file", hosts.path("h1", "link")).unwrap();
+    symlink("dir", hosts.path("h1", "way")).unwrap();
+    let here = hosts.path("h1", "dir/file");
+    let here = here.to_str().unwrap();
+    for arguments in [
+        ["h1:dir/file", "h1:dir/file"],
+        ["h1:dir/file", "h1:dir/"],
+        ["h1:dir/file", "h1:dir/../dir/./file"],
+        ["h1:dir/file", "h1:way/file"],
+        ["h1:dir/file", "h1:hard"],
+        ["h1:dir/file", "h1:link"],
+        ["h1:dir/file", here],
+        [here, "h1:dir"],
+    ] {
+        refuses(&hosts, &arguments, "are the same file");
+        refuses(
+            &hosts,
+            &["--remove-source-files", arguments[0], arguments[1]],
+            "are the same file",
+        );
+    }
+    // The file would be replaced by a link to itself.
+    refuses(
+        &hosts,
+        &["-a", "h1:link", "h1:dir/file"],
+        "are the same file",
+    );
+    refuses(
+        &hosts,
+        &["-a", "h1:dir", "h1:."],
+        "dir and ./dir are the same directory",
+    );
+    refuses(
+        &hosts,
+        &["-a", "--delete", "h1:dir/.", "h1:way"],
+        "are the same directory",
+    );
+    // Another link to the same file is a copy of its own.
+    hosts
+        .rdcp(&["-a", "h1:link", "h1:other"])
+        .start()
+        .end()
+        .exits(0);
+    hosts
+        .rdcp(&["-a", "h1:link", "h1:other"])
+        .start()
+        .end()
+        .exits(0);
+}
+
+#[test]
+fn a_directory_is_neither_copied_into_itself_nor_removed_by_its_copy() {
     let hosts = Hosts::new("");
     small(&hosts.path("h1", "tree"), 20, 100);
-    let end = hosts.rdcp(&["-a", "h1:tree", "h1:tree/copy"]).start().end();
-    end.exits(2);
-    assert!(end.stderr.contains("copied into itself"), "{end:?}");
-    assert!(!hosts.has("h1", "tree/copy"));
-    // The text of this path does not tell.
-    symlink("tree", hosts.path("h1", "link")).expect("a link");
-    let end = hosts.rdcp(&["-a", "h1:tree", "h1:link/copy"]).start().end();
-    assert!([0, 1].contains(&end.code()), "{end:?}");
-    assert!(!hosts.has("h1", "tree/copy/copy/copy"));
-    assert_eq!(
-        fs::read_dir(hosts.path("h1", "tree/0000")).unwrap().count(),
-        20
+    fs::create_dir(hosts.path("h1", "tree/sub")).unwrap();
+    hosts.file("h1", "tree/sub/inner/file", b"content");
+    symlink("tree", hosts.path("h1", "link")).unwrap();
+    let absolute = hosts.path("h1", "tree/sub/new");
+    for destination in [
+        "h1:tree/copy",
+        "h1:tree/sub",
+        "h1:link/copy",
+        absolute.to_str().unwrap(),
+    ] {
+        refuses(
+            &hosts,
+            &["-a", "h1:tree", destination],
+            "cannot be copied into itself",
+        );
+        refuses(
+            &hosts,
+            &["-a", "-T", "--delete", "h1:tree", destination],
+            "cannot be copied into itself",
+        );
+    }
+    for arguments in [
+        ["h1:tree/sub", "h1:tree"],
+        ["h1:link/sub/inner/.", "h1:tree"],
+        [absolute.parent().unwrap().to_str().unwrap(), "h1:tree"],
+    ] {
+        let arguments = [&["-a", "-T", "--delete"], &arguments[..]].concat();
+        refuses(&hosts, &arguments, "--delete would remove a source");
+    }
+    // The copy of the first source would remove the second one.
+    hosts.file("h1", "new/sub/file", b"other");
+    refuses(
+        &hosts,
+        &[
+            "-a",
+            "--delete",
+            "h1:new/sub",
+            "h1:tree/sub/inner",
+            "h1:tree",
+        ],
+        "--delete would remove a source",
     );
+    hosts
+        .rdcp(&["-a", "--exclude=/copy", "h1:tree", "h1:tree/copy"])
+        .start()
+        .end()
+        .exits(0);
+    assert!(hosts.has("h1", "tree/copy/sub/inner/file") && !hosts.has("h1", "tree/copy/copy"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::{fs, io::Read, process::Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::support::programs::hosts::Terminal;
 use crate::support::programs::local_hosts::{Hosts, fed, feed, rdpipe, run};
 use crate::support::programs::{End, Running, eventually, random_bytes, soon};
 
@@ -122,6 +123,29 @@ fn a_closed_stdout_ends_the_pipeline_quietly() {
     stdout.read_exact(&mut [0; 2]).unwrap();
     drop(stdout);
     assert_eq!(running.end().exits(141), "");
+}
+
+#[test]
+fn a_file_is_not_emptied_by_a_pipeline_without_input() {
+    let hosts = Hosts::new("");
+    hosts.file("h", "precious", b"content");
+    let terminal = Terminal::new();
+    let words = [
+        "there is nothing to write",
+        "stdin is a terminal",
+        "< /dev/null",
+    ];
+    for segment in ["h:> precious", "h:>> precious"] {
+        for extra in [&[][..], &["-n"]] {
+            let arguments = [extra, &[segment]].concat();
+            let end = hosts.rdpipe(&arguments).stdin(terminal.inside());
+            says(&end.start().end(), 2, &words);
+        }
+    }
+    assert_eq!(hosts.read("h", "precious"), b"content");
+    // The user has said so.
+    gives(&hosts.run(&["h:> precious"]), 0, "");
+    assert_eq!(hosts.read("h", "precious"), b"");
 }
 
 #[test]

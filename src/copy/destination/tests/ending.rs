@@ -48,13 +48,15 @@ async fn end_in_the_middle(
         archive(),
     )
     .unwrap();
-    let (control, _far_control) = stream().await;
+    let (control, mut far_control) = stream().await;
+    name_no_operands(&mut far_control).await;
     let (lane, far_lane) = stream().await;
     let cancelled = CancellationToken::new();
     let context = CopyContext {
         report: Arc::new(drop::<FromCopy>),
         cancelled: cancelled.clone(),
         reason: Arc::new(|| "enough".to_owned()),
+        give_up: Arc::new(|_| {}),
     };
     let streams = CopyStreams {
         control,
@@ -244,6 +246,7 @@ fn begun(dest: &Path) -> (DestinationShared, CancellationToken) {
         report: Arc::new(drop),
         cancelled: cancelled.clone(),
         reason: Arc::new(|| "enough".to_owned()),
+        give_up: Arc::new(|_| {}),
     };
     let keeper = MetadataKeeper::of_process(options.archive, false, KeptRights::All);
     let budget = Arc::new(ListBudget::of_agent());

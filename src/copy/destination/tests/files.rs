@@ -504,6 +504,7 @@ async fn what_changes_after_the_answer_is_not_continued_and_holes_are_empty() {
         report: Arc::new(move |message: FromCopy| kept.lock().unwrap().push(message)),
         cancelled: CancellationToken::new(),
         reason: Arc::new(|| "a test".to_owned()),
+        give_up: Arc::new(|_| {}),
     };
     let running = tokio::spawn(engine.unwrap().run(streams, context));
     let mut answers = Vec::new();

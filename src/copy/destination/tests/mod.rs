@@ -126,6 +126,7 @@ async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
         report: Arc::new(move |message: FromCopy| kept.lock().unwrap().push(message)),
         cancelled: CancellationToken::new(),
         reason: Arc::new(|| "a test".to_owned()),
+        give_up: Arc::new(|_| {}),
     };
     let running = engine.run(streams, context);
     let ((report, failure), answers) = tokio::join!(running, send(steps, far_control, far_lanes));
@@ -155,9 +156,10 @@ fn sources_of(steps: &[Step]) -> CopiedSources {
     }
 }
 
-/// Returns the streams of a copy with two lanes, and their far ends.
+/// Returns the streams of a copy with two lanes, and their far ends. The source has named its operands, none.
 async fn streams() -> (CopyStreams, Stream, Vec<Stream>) {
-    let (control, far_control) = stream().await;
+    let (control, mut far_control) = stream().await;
+    name_no_operands(&mut far_control).await;
     let mut lanes = Vec::new();
     let mut far_lanes = Vec::new();
     for _ in 0..2 {
@@ -166,6 +168,12 @@ async fn streams() -> (CopyStreams, Stream, Vec<Stream>) {
         far_lanes.push(far_lane);
     }
     (CopyStreams { control, lanes }, far_control, far_lanes)
+}
+
+async fn name_no_operands(control: &mut Stream) {
+    let (operands, last) = (Vec::new(), true);
+    let message = FromSource::Operands { operands, last };
+    say(control, &message).await.unwrap();
 }
 
 /// Returns the two ends of a stream; the near one belongs to a thread.

@@ -564,6 +564,7 @@ impl Server {
             }),
             cancelled: CancellationToken::new(),
             reason: Arc::new(|| "a test".to_owned()),
+            give_up: Arc::new(|_| {}),
         };
         let (streams, mut control, mut lanes) = streams().await;
         let running = tokio::spawn(engine.run(streams, context));
@@ -833,6 +834,7 @@ async fn a_hole_is_digested_only_while_its_client_lives() {
             report: Arc::new(drop),
             cancelled: CancellationToken::new(),
             reason: Arc::new(|| "a test".to_owned()),
+            give_up: Arc::new(|_| {}),
         };
         let (streams, mut control, mut lanes) = streams().await;
         let running = tokio::spawn(engine.run(streams, context));

@@ -189,6 +189,7 @@ pub(super) fn context(
         report: Arc::new(move |message: FromCopy| messages.lock().unwrap().push(message)),
         cancelled,
         reason: Arc::new(|| "the test ends it".to_owned()),
+        give_up: Arc::new(|_| {}),
     }
 }
 
@@ -274,7 +275,7 @@ pub(super) async fn answer(
                 let given = postcard::to_stdvec(&FromDestination::Answers(given)).unwrap();
                 answers.send(bytes::Bytes::from(given)).await.unwrap();
             }
-            FromSource::Names { .. } | FromSource::Owner { .. } => {}
+            FromSource::Names { .. } | FromSource::Owner { .. } | FromSource::Operands { .. } => {}
             FromSource::Finished => break,
         }
     }

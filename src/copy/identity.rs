@@ -1,0 +1,110 @@
+//! Which entry an operand is, whatever path, link or host leads to it: so a copy onto itself is found before anything is
+//! written.
+
+use std::{
+    fs,
+    os::fd::{AsFd, OwnedFd},
+    sync::OnceLock,
+};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{
+    bounded::at_most,
+    order::CopyOptions,
+    path::{BaseDirectory, typed_folder},
+};
+
+/// The most directories that a source names as those an operand is in, the nearest ones.
+const MAX_CHAIN: usize = 256;
+
+/// A digest of the start of a machine, a device and an inode: equal for two entries only if they are one. It tells a
+/// peer nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct EntryIdentity([u8; 16]);
+
+impl EntryIdentity {
+    /// Returns the identity of an entry. None if the system does not show the id of its start.
+    pub(crate) fn of(stat: &Stat) -> Option<Self> {
+        static BOOT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+        let boot = BOOT.get_or_init(|| fs::read("/proc/sys/kernel/random/boot_id").ok());
+        let mut digest = Sha256::new_with_prefix(boot.as_ref()?);
+        digest.update(stat.st_dev.to_le_bytes());
+        digest.update(stat.st_ino.to_le_bytes());
+        let digest = digest.finalize();
+        digest.first_chunk().copied().map(Self)
+    }
+
+    /// Returns the identities of a directory and of those that it is in, the nearest first, up to one that `is_last`.
+    pub(crate) fn chain(directory: impl AsFd, is_last: impl Fn(&OwnedFd) -> bool) -> Vec<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut chain = Vec::new();
+        let mut next = openat(directory, ".", flags, Mode::empty());
+        while let Ok(opened) = next {
+            let own = fstat(&opened).ok().and_then(|stat| Self::of(&stat));
+            // The root is in itself.
+            let Some(own) = own.filter(|own| chain.last() != Some(own)) else {
+                break;
+            };
+            chain.push(own);
+            if chain.len() == MAX_CHAIN || is_last(&opened) {
+                break;
+            }
+            next = openat(&opened, "..", flags, Mode::empty());
+        }
+        chain
+    }
+}
+
+/// An operand of a source, for the destination to compare with its copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SourceOperand {
+    /// The path as the user typed it.
+    pub(crate) typed: Vec<u8>,
+    /// True if the operand is a directory that is copied with all that is in it.
+    pub(crate) is_tree: bool,
+    /// What is copied.
+    pub(crate) own: EntryIdentity,
+    /// What a symbolic link leads to that is copied as a link.
+    pub(crate) leads_to: Option<EntryIdentity>,
+    /// With `--delete`: the directory that the operand is, and those that it is in, the nearest first.
+    #[serde(deserialize_with = "at_most::<MAX_CHAIN, _, _>")]
+    pub(crate) chain: Vec<EntryIdentity>,
+}
+
+impl SourceOperand {
+    /// Looks at an operand as `flags` say. Returns none if it cannot be looked at, or is a directory that is not copied:
+    /// the walk names it.
+    pub(crate) fn of(
+        base: &BaseDirectory,
+        typed: &[u8],
+        flags: AtFlags,
+        options: &CopyOptions,
+    ) -> Option<Self> {
+        let stat = base.stat(typed, flags).ok()?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind.is_dir() && !(options.recursive || options.archive) {
+            return None;
+        }
+        let led_to = || EntryIdentity::of(&base.stat(typed, AtFlags::empty()).ok()?);
+        let folder = || {
+            let path = match typed_folder(typed) {
+                _ if kind.is_dir() => typed,
+                [] => b".",
+                folder => folder,
+            };
+            base.open(path, OFlags::PATH | OFlags::DIRECTORY).ok()
+        };
+        let chain = |folder| EntryIdentity::chain(folder, |opened| base.is_root(opened));
+        let folder = options.delete.then(folder).flatten();
+        Some(Self {
+            typed: typed.to_vec(),
+            is_tree: kind.is_dir(),
+            own: EntryIdentity::of(&stat)?,
+            leads_to: kind.is_symlink().then(led_to).flatten(),
+            chain: folder.map(chain).unwrap_or_default(),
+        })
+    }
+}
