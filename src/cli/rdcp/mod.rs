@@ -34,8 +34,7 @@ use crate::{
         path::{CopiedSources, top_name},
         supervised::CopyPlan,
     },
-    host,
-    process,
+    host, process,
     ssh::{
         operands::{HostPath, Operand, has_room},
         plan::{Plan, PlannedStage, StageHost},
