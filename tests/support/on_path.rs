@@ -57,7 +57,7 @@ impl Tape {
         markers.iter().filter(held).count()
     }
 
-    fn record(&self, bytes: &[u8]) {
+    pub(crate) fn record(&self, bytes: &[u8]) {
         let mut tape = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tape.extend_from_slice(bytes);
     }

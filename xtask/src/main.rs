@@ -22,6 +22,8 @@ use std::{
     process::ExitCode,
 };
 
+use self::ratios::Headings;
+
 const USAGE: &str = "\
 usage: cargo run --locked -p xtask -- COMMAND
   count LOG                     the tests of a log of `cargo test`: passed, failed, skipped
@@ -30,7 +32,8 @@ usage: cargo run --locked -p xtask -- COMMAND
   block PAGE LANGUAGE NUMBER    that fenced block of a page
   without-package NAME          the lock file on stdin, without that package
   fuzz TARGET LOG               what a run of libFuzzer did
-  ratios FILE                   the table of scripts/bench --against
+  ratios FILE [OLD NEW WANTED]  the table of scripts/bench --against, or with other headings; ratios below WANTED are
+                                marked
   median FILE COLUMN            of the numbers in a column of FILE
   least FILE COLUMN, most FILE COLUMN
   calc EXPRESSION               numbers and + - * / with spaces between them
@@ -72,7 +75,14 @@ fn run(words: &[&str]) -> Result<String, String> {
         }
         ["without-package", name] => Ok(lock::without(&stdin()?, name)),
         ["fuzz", target, log] => fuzz::report(target, &read(log)?),
-        ["ratios", figures] => Ok(ratios::table(&read(figures)?)),
+        ["ratios", figures] => Ok(ratios::table(&read(figures)?, &Headings::REVISIONS)),
+        ["ratios", figures, old, new, wanted] => {
+            let wanted = wanted.parse().map_err(|_| USAGE)?;
+            Ok(ratios::table(
+                &read(figures)?,
+                &Headings { old, new, wanted },
+            ))
+        }
         ["median", file, number] => Ok(line(figures::median(&numbers(file, number)?))),
         ["least", file, number] => Ok(line(
             numbers(file, number)?

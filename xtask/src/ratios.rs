@@ -1,4 +1,4 @@
-//! The table of `scripts/bench --against`.
+//! The table of `scripts/bench --against` and of `scripts/bench encryption`.
 //!
 //! Each input line is one figure, of four fields separated by tabs: what is measured, which values are better (`more`
 //! or `less`), which program (`old` or `new`), and the value. The n-th figures of `old` and `new` belong to one pair of
@@ -11,8 +11,21 @@ use std::fmt::Write as _;
 
 use crate::figures::median;
 
-/// A ratio below this is marked.
-const WANTED: f64 = 0.97;
+/// The headings of both programs, and the ratio below which a row is marked.
+pub(crate) struct Headings<'a> {
+    pub(crate) old: &'a str,
+    pub(crate) new: &'a str,
+    pub(crate) wanted: f64,
+}
+
+impl Headings<'_> {
+    /// Those of two revisions of rdpipe.
+    pub(crate) const REVISIONS: Self = Headings {
+        old: "old",
+        new: "new",
+        wanted: 0.97,
+    };
+}
 
 /// What one row of the table shows.
 enum Row {
@@ -23,7 +36,7 @@ enum Row {
 }
 
 /// Returns the table, with a row for each measurement in the order of their first figures.
-pub(crate) fn table(figures: &str) -> String {
+pub(crate) fn table(figures: &str, headings: &Headings<'_>) -> String {
     let mut rows: Vec<(String, Row)> = Vec::new();
     for line in figures.lines().filter(|line| !line.is_empty()) {
         let fields: Vec<&str> = line.split('\t').collect();
@@ -45,7 +58,7 @@ pub(crate) fn table(figures: &str) -> String {
     }
     let mut table = format!(
         "{:<46} {:>9} {:>9} {:>6}   95% interval\n",
-        "", "old", "new", "ratio"
+        "", headings.old, headings.new, "ratio"
     );
     for (what, row) in &rows {
         let _ = match row {
@@ -60,7 +73,12 @@ pub(crate) fn table(figures: &str) -> String {
                 pairs.sort_by(f64::total_cmp);
                 let (least, most) = median_interval(&pairs);
                 let (old, new, ratio) = (median(old), median(new), median(&pairs));
-                let mark = if ratio < WANTED { "   BELOW 0.97" } else { "" };
+                let wanted = headings.wanted;
+                let mark = if ratio < wanted {
+                    format!("   BELOW {wanted:.2}")
+                } else {
+                    String::new()
+                };
                 writeln!(
                     table,
                     "{what:<46} {old:>9.3} {new:>9.3} {ratio:>6.3}   {least:.2}-{most:.2}{mark}"
@@ -111,7 +129,7 @@ calls\tless\told\t30\ncalls\tless\tnew\t40
 half\tmore\told\t1
 rig\tSKIPPED: RIG names no command
 ";
-        let table = table(figures);
+        let table = table(figures, &Headings::REVISIONS);
         let rows: Vec<&str> = table.lines().collect();
         let row = |what: &str, rest: &str| format!("{what:<46} {rest}");
         let expected = [

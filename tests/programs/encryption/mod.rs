@@ -1,8 +1,11 @@
 //! What somebody on the path between two programs can read and change; what programs print of the cipher; and hosts that
 //! do not agree on it.
 
+mod captured;
 mod unreadable;
 
+#[path = "../../support/capture.rs"]
+mod capture;
 #[path = "../../support/on_path.rs"]
 mod on_path;
 

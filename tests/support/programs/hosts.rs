@@ -9,7 +9,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{BufRead, BufReader, Read, Write},
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     },
     path::{Path, PathBuf},
@@ -23,6 +23,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Action, tcflow},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
 use super::{End, Running, Setup, built, eventually, generous, install, limit, program, skip};
@@ -266,6 +267,25 @@ impl Network {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{line} on {host}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs this on a thread that is in the network of a host or of ctl: a socket that it opens belongs there.
+    #[track_caller]
+    pub fn within<T: Send>(&self, host: &str, run: impl FnOnce() -> T + Send) -> T {
+        let process = match (host, self.ctl) {
+            ("ctl", None) => return run(),
+            ("ctl", Some(ctl)) => ctl,
+            _ => self.sshd(host).id,
+        };
+        let space = File::open(format!("/proc/{process}/ns/net")).expect("a namespace");
+        thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(space.as_fd(), kind).expect("root enters namespaces");
+                run()
+            });
+            there.join().expect("the thread has not panicked")
+        })
     }
 
     /// Returns the sshd that listens on a host.
