@@ -186,8 +186,10 @@ pub enum Fault {
     /// The data connection failed.
     #[error("the data connection broke ({0})")]
     Data(Arc<io::Error>),
-    /// Bytes were damaged on the way.
-    #[error("{0}; the bytes were damaged on the way, and no byte from there on was delivered")]
+    /// Bytes were damaged on the way, or changed there by an attacker.
+    #[error(
+        "{0}; the bytes were damaged or changed on the way, and no byte from there on was delivered"
+    )]
     Corrupt(&'static str),
     /// The peer violated the protocol.
     #[error("the other end broke the protocol: {0}")]

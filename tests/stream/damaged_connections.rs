@@ -140,7 +140,8 @@ async fn both_ends_report_a_cut_control_connection() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_ends_report_a_flipped_bit_in_the_data() -> Result<()> {
     in_the_middle(Connection::Data, 2 << 20, flip, |error| {
-        matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
+        matches!(fault(error), Some(Fault::Corrupt(_)))
+            || told(error, "damaged or changed on the way")
     })
     .await
 }
@@ -148,7 +149,8 @@ async fn both_ends_report_a_flipped_bit_in_the_data() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_ends_report_a_flipped_bit_in_the_control_messages() -> Result<()> {
     in_the_middle(Connection::Control, 2000, flip, |error| {
-        matches!(fault(error), Some(Fault::Corrupt(_))) || told(error, "damaged on the way")
+        matches!(fault(error), Some(Fault::Corrupt(_)))
+            || told(error, "damaged or changed on the way")
     })
     .await
 }
@@ -187,7 +189,7 @@ async fn last_length_changed(byte: u64, bit: u8) -> Result<()> {
         "{error:?}"
     );
     let error = own(&dialer.read(&mut [0]).await.expect_err("an end of file"))?;
-    ensure!(told(&error, "damaged on the way"), "{error:?}");
+    ensure!(told(&error, "damaged or changed on the way"), "{error:?}");
     Ok(())
 }
 
@@ -217,15 +219,15 @@ async fn damaged_fin(byte: u64, act: Act) -> Result<()> {
         act,
     });
     let error = own(&dialer.shutdown().await.expect_err("a damaged FIN"))?;
-    let cause =
-        matches!(fault(&error), Some(Fault::Corrupt(_))) || told(&error, "damaged on the way");
+    let cause = matches!(fault(&error), Some(Fault::Corrupt(_)))
+        || told(&error, "damaged or changed on the way");
     ensure!(cause, "{error:?}");
     let error = Pattern::new(55)
         .drain(&mut acceptor, 1000)
         .await?
         .failure()?;
-    let cause =
-        matches!(fault(&error), Some(Fault::Corrupt(_))) || told(&error, "damaged on the way");
+    let cause = matches!(fault(&error), Some(Fault::Corrupt(_)))
+        || told(&error, "damaged or changed on the way");
     ensure!(cause, "{error:?}");
     Ok(())
 }
@@ -425,7 +427,7 @@ async fn both_ends_report_bytes_that_vanish_in_the_middle() -> Result<()> {
     let lose = |random: &mut Random| Act::Lose(random.within(1..100_000));
     holes(64, lose, |error| {
         let damaged = matches!(fault(error), Some(Fault::Corrupt(_)));
-        damaged || told(error, "damaged on the way") || names_the_data_connection(error)
+        damaged || told(error, "damaged or changed on the way") || names_the_data_connection(error)
     })
     .await
 }

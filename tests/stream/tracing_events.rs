@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use rdpipe::{Key, Stream, TransportPolicy};
+use rdpipe::{Encryption, Key, Stream, TransportPolicy};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
@@ -169,4 +169,47 @@ async fn a_connection_that_is_no_stream_is_reported() -> Result<()> {
     ensure!(stranger.connect(listener.local_addr()).await.is_err());
     kept.soon_has(&["a connection that is no stream", "the keys do not match"])
         .await
+}
+
+/// The ways in which an event could show these bytes.
+fn forms(bytes: &[u8]) -> [String; 3] {
+    let list = format!("{bytes:?}");
+    let hexadecimal = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    [text, list.trim_matches(['[', ']']).to_owned(), hexadecimal]
+}
+
+/// All levels are kept, and also what `Debug` shows of both ends.
+#[tokio::test]
+async fn no_event_of_an_encrypted_stream_shows_its_data_or_its_key() -> Result<()> {
+    const SECRET: &[u8] = b"a text of the data";
+    let (kept, _guards) = collect();
+    let key = Key::generate()?;
+    let builder = Stream::builder(&key)
+        .transport(TransportPolicy::Tcp)
+        .encryption(Encryption::Always);
+    let listener = builder.bind("127.0.0.1:0").await?;
+    let dialing = builder.connect(listener.local_addr());
+    let (mut dialed, mut accepted) = tokio::try_join!(dialing, listener.accept())?;
+    ensure!(dialed.cipher().is_some());
+    for _ in 0..2 {
+        dialed.write_all(SECRET).await?;
+        accepted.read_exact(&mut [0; SECRET.len()]).await?;
+        accepted.write_all(SECRET).await?;
+        dialed.read_exact(&mut [0; SECRET.len()]).await?;
+    }
+    kept.keep(format!("{dialed:#?} {accepted:#?} {builder:#?}"));
+    dialed.abort("the disk is full");
+    drop(dialed);
+    ensure!(accepted.read(&mut [0]).await.is_err());
+    kept.soon_has(&["ended with an error", "gave up"]).await?;
+    let key = key.text().to_string();
+    let secrets = [forms(SECRET), forms(key.as_bytes())].concat();
+    for secret in &secrets {
+        ensure!(!kept.has(&[secret]), "{secret} in {:#?}", kept.lines());
+    }
+    // What is shown is found: the test can fail.
+    tracing::trace!(target: "rdpipe", bytes = ?SECRET, "shown");
+    ensure!(kept.has(&[&secrets[1]]));
+    Ok(())
 }

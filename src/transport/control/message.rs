@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use blake2::{Blake2s256, Digest};
 use serde::{Deserialize, Serialize};
+use zeroize::ZeroizeOnDrop;
 
 use crate::{
     Direction, Encryption, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES,
@@ -125,8 +126,8 @@ pub(crate) struct EncryptionTerms {
     pub(crate) machine: Option<[u8; 32]>,
 }
 
-/// 256 random bits, which are never printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// 256 random bits, which are never printed, and wiped when dropped.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ZeroizeOnDrop)]
 pub(crate) struct Token(pub(crate) [u8; 32]);
 
 impl std::fmt::Debug for Token {

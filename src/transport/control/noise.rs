@@ -7,6 +7,7 @@
 //! only a message under those keys authenticates.
 
 use snow::{Builder, HandshakeState, TransportState};
+use zeroize::Zeroizing;
 
 use super::{
     message::{MAX_MESSAGE_BYTES, Message},
@@ -107,7 +108,8 @@ impl Session {
 
     /// Encrypts one message, which becomes [`TAG_BYTES`] longer.
     pub(crate) fn seal(&mut self, message: &Message) -> Vec<u8> {
-        let plain = message.encode();
+        // A few messages carry what keys come from.
+        let plain = Zeroizing::new(message.encode());
         debug_assert!(plain.len() <= MAX_MESSAGE_BYTES, "{message:?}");
         let mut sealed = vec![0; plain.len() + TAG_BYTES];
         self.keys
@@ -122,7 +124,7 @@ impl Session {
     ///
     /// When the bytes are not the peer's next message, or not a message of this version.
     pub(crate) fn open(&mut self, sealed: &[u8]) -> Result<Message, Unopened> {
-        let plain = self.open_bytes(sealed)?;
+        let plain = Zeroizing::new(self.open_bytes(sealed)?);
         Message::decode(&plain).map_err(|_| Unopened::Unintelligible)
     }
 

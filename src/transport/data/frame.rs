@@ -90,7 +90,7 @@ impl Damage {
         match self {
             Self::Header => "a chunk's header does not match its check",
             Self::Payload => "a chunk does not match its digest",
-            Self::Seal => "a chunk was changed on its way: it does not match its tag",
+            Self::Seal => "a chunk does not match its tag",
             Self::Order => "a chunk came out of order",
             Self::Whole => "the stream does not match the digest in its FIN",
             Self::Excess => "more bytes came than the FIN announced",

@@ -39,6 +39,10 @@ use crate::{
 /// The line of every program whose data is not encrypted because its user has chosen that.
 const WARNING: &str = "the data is not encrypted (--encrypt never)";
 
+/// The beginning of the message about a frame that was changed.
+const CHANGED: &str =
+    "a chunk does not match its tag; the bytes were damaged or changed on the way";
+
 const ALWAYS: &str = "--encrypt always";
 const NEVER: &str = "--encrypt never";
 
@@ -75,9 +79,9 @@ fn sent(
 /// Checks that both programs have found the change, and that no file has changed.
 #[track_caller]
 fn assert_refused(place: &Place, [sender, receiver]: [End; 2]) {
-    receiver.tells(255, &["a chunk was changed on its way"]);
+    receiver.tells(255, &[CHANGED]);
     // The status of a failure at the other end.
-    sender.tells(3, &["a chunk was changed on its way"]);
+    sender.tells(3, &[CHANGED]);
     place.assert_untouched(&[]);
 }
 

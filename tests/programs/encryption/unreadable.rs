@@ -41,11 +41,13 @@ fn what_rdsend_sends_crosses_unreadable() {
     for option in [ALWAYS, NEVER] {
         let place = Place::new();
         let file = place.file("file", markers.join(" ").as_bytes());
-        let receiver = receiver(format!("{option} -o {}", place.old())).start();
+        let receiver = receiver(format!("-v {option} -o {}", place.old())).start();
         let (relay, tape) = recording(local(receiver.port()), None);
-        let sender = sender(relay.port(), format!("{option} -i {file}"));
-        sender.start().end().exits(0);
-        receiver.end().exits(0);
+        let sender = sender(relay.port(), format!("-v {option} -i {file}"));
+        for end in [sender.start().end(), receiver.end()] {
+            let said = end.exits(0);
+            assert!(!said.contains("marker-"), "{said}");
+        }
         assert_eq!(place.read("old"), place.read("file"));
         assert_hidden(&tape, option, &[("contents", &markers)]);
     }

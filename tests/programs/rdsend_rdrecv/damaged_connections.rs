@@ -105,7 +105,10 @@ fn a_flipped_bit_fails_both_ends() {
                 } else {
                     255
                 };
-                end.fails(code, &[" at byte ", "the bytes were damaged on the way"]);
+                end.fails(
+                    code,
+                    &[" at byte ", "the bytes were damaged or changed on the way"],
+                );
             }
         }
     }
