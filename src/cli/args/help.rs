@@ -112,18 +112,18 @@ The data goes directly from host to host, encrypted unless --encrypt never.";
 /// The examples and the forms of an operand in `rdcp --help`.
 const RDCP: &str = "\
 Examples:
-  $ rdcp -a /data/set fs2:/data              makes /data/set on fs2, with all metadata
-  $ rdcp -a fs1:/data/set fs2:/data          from fs1 to fs2, directly
+  $ rdcp -aP /data/set fs2:/data/            makes /data/set on fs2, with all metadata
+  $ rdcp -aP fs1:/data/set fs2:/data/        from fs1 to fs2, directly
   $ rdcp -r fs1:results/. results            what is in results on fs1, to results here
-  $ rdcp -a -T --delete --skip-same /home backup:/mirror/home
-  $ rdcp --resume hub:/models/big.safetensors /models/
+  $ rdcp -aPT --delete --skip-same /home backup:/mirror/home
+  $ rdcp -P --resume hub:/models/big.safetensors /models/
   $ rdcp --checksum fs1:/data/disk.img . > disk.xxh64
   $ pg_dump shop | rdcp - fs2:/backup/shop.sql
 
 Without ssh, a server and its clients:
   store$ rdcp --new-key 'daq1 append' --key-file keys | ssh daq1 'umask 077; cat > mykey'
   store$ rdcp --serve --root /srv/raw --key-file keys
-  daq1$  rdcp --key-file mykey --remove-source-files /daq/*.evio store:10470:/run042/
+  daq1$  rdcp -P --key-file mykey --remove-source-files /daq/*.evio store:10470:/run042/
   Each client has a line NAME KEY [ro|wo|append] [SUBDIR] of the server's file: it may only read,
   only write, or only add files, below SUBDIR of --root. Without a word it may do everything.
 
@@ -135,7 +135,7 @@ Operands:
   PATH          a path of this machine, if it has no colon or a / before it; :PATH is one too
   -             stdin as the only source, or stdout as DESTINATION: one stream of bytes
   As with cp, an existing directory receives each SOURCE under its own name, and DIR/. stands for
-  what is in DIR. A file under its final name is whole: it is written under a temporary name first.
+  what is in DIR. With -P and a / at the end, the directory is made if it is missing. A file under its final name is whole: it is written under a temporary name first.
   A file that cannot be copied is named in a message, and the others are copied.
   The data goes directly from host to host, encrypted unless --encrypt never.";
 

@@ -114,7 +114,7 @@ pub(crate) struct CopyArgs {
     #[arg(short = 'T', long)]
     pub(crate) no_target_directory: bool,
 
-    /// Make the missing parent directories of DESTINATION
+    /// Make the missing parent directories of DESTINATION, and itself if it ends in / or receives several sources
     #[arg(short = 'P', long)]
     pub(crate) parents: bool,
 

@@ -52,7 +52,6 @@ impl ComparedOperands {
         let placement = &state.placement;
         let local = placement.copy_of(&operand.typed);
         let refuse = |why: String| {
-            let why = format!("{why}; nothing was done");
             state.refuse(&why);
             CopyError::Local(why)
         };
@@ -61,9 +60,14 @@ impl ComparedOperands {
         let existing = Existing::at(placement, &local);
         if existing.is(operand) {
             let kind = if operand.is_tree { "directory" } else { "file" };
-            return Err(refuse(format!("{source} and {copy} are the same {kind}")));
+            return Err(refuse(format!(
+                "{source} and {copy} are the same {kind}; nothing was done"
+            )));
         }
         if !operand.is_tree {
+            if let Some(why) = placement.refuses_files() {
+                return Err(refuse(why));
+            }
             return self.keep_sources(state, operand);
         }
         let place = self
@@ -72,7 +76,7 @@ impl ComparedOperands {
         // A filter may leave the destination out.
         if state.filter.is_empty() && place.contains(&operand.own) {
             return Err(refuse(format!(
-                "{source} cannot be copied into itself: {copy} is in it"
+                "{source} cannot be copied into itself: {copy} is in it; nothing was done"
             )));
         }
         self.keep_sources(state, operand)?;
@@ -84,7 +88,7 @@ impl ComparedOperands {
             return Ok(());
         }
         Err(refuse(format!(
-            "--delete would remove a source: it is in {copy}, which becomes equal to {source}"
+            "--delete would remove a source: it is in {copy}, which becomes equal to {source}; nothing was done"
         )))
     }
 

@@ -1,9 +1,10 @@
 //! Where the sources of a copy go, by the rules of cp.
 
 use std::{
+    ffi::OsStr,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStrExt,
+        unix::ffi::{OsStrExt, OsStringExt},
     },
     path::Path,
     sync::OnceLock,
@@ -43,8 +44,9 @@ pub(super) struct Placement {
 /// What becomes of the first name of a wire path.
 #[derive(Debug)]
 enum TopName {
-    /// The name is kept: the root is a directory that receives the sources.
-    Kept,
+    /// The name is kept: this local path is a directory that receives the sources. Empty if it is the root; another
+    /// one is made (`-P`).
+    Kept { below: RelativePath },
     /// The name is replaced: this local path is to be the copy of the only source.
     Replaced {
         path: RelativePath,
@@ -119,7 +121,7 @@ impl Placement {
     ) -> Result<Self, String> {
         let many = sources == CopiedSources::Many;
         let text = if typed.is_empty() { b"." } else { typed };
-        let path = Path::new(std::ffi::OsStr::from_bytes(text));
+        let path = Path::new(OsStr::from_bytes(text));
         let shown = path.display();
         let kind = base.stat(text, AtFlags::empty());
         let kind = kind.map(|stat| FileType::from_raw_mode(stat.st_mode));
@@ -133,74 +135,31 @@ impl Placement {
             let top = if options.no_target_directory {
                 TopName::Dropped
             } else {
-                TopName::Kept
+                let below = RelativePath::default();
+                TopName::Kept { below }
             };
             return Ok(Self::new(base, root, text.to_vec(), top, sources));
         }
-        if many {
-            return Err(format!(
-                "{shown}: is not a directory, so it cannot receive more than one source"
-            ));
-        }
         match kind {
+            Ok(_) if many => {
+                return Err(format!(
+                    "{shown} is not a directory, so it cannot receive more than one source"
+                ));
+            }
+            Err(Errno::NOENT) if many && !options.parents => return Err(missing(path)),
             Ok(_) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(format!("{shown}: {}", reason(base, text, errno))),
         }
+        let (root, shown_root, path) = beside(base, path, options.parents)?;
         let is_directory = text.ends_with(b"/");
-        Self::beside(base, path, sources, options.parents, is_directory)
-    }
-
-    /// Finds the place for a path that does not exist or is not a directory: the deepest directory above it that
-    /// exists.
-    fn beside(
-        base: &BaseDirectory,
-        path: &Path,
-        sources: CopiedSources,
-        parents: bool,
-        is_directory: bool,
-    ) -> Result<Self, String> {
-        let shown = path.display();
-        let mut missing: Vec<Vec<u8>> = Vec::new();
-        let mut above = path.to_owned();
-        loop {
-            let Some(name) = above.file_name() else {
-                return Err(format!("{shown}: a missing path cannot have `..` in it"));
-            };
-            missing.push(name.as_bytes().to_vec());
-            above = above.parent().map(Path::to_owned).unwrap_or_default();
-            let found = base.stat(reachable(&above), AtFlags::empty());
-            match found.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                Ok(FileType::Directory) => break,
-                Ok(_) => return Err(format!("{}: is not a directory", above.display())),
-                Err(Errno::NOENT) if parents => {}
-                Err(Errno::NOENT) => {
-                    return Err(format!(
-                        "{}: {}; give --parents to make it",
-                        above.display(),
-                        errno_text(Errno::NOENT)
-                    ));
-                }
-                Err(errno) => {
-                    let why = reason(base, reachable(&above), errno);
-                    return Err(format!("{}: {why}", above.display()));
-                }
-            }
-        }
-        missing.reverse();
-        let local = RelativePath::try_from(missing.join(&b'/'))
-            .map_err(|error| format!("{shown}: {error}"))?;
-        let root = open_root(base, &above)?;
-        let top = TopName::Replaced {
-            path: local,
-            is_directory,
+        let takes_contents = sources == CopiedSources::Contents;
+        let is_received = options.parents && is_directory && !options.no_target_directory;
+        let top = if many || (is_received && !takes_contents) {
+            TopName::Kept { below: path }
+        } else {
+            TopName::Replaced { path, is_directory }
         };
-        Ok(Self::new(
-            base,
-            root,
-            above.into_os_string().as_bytes().to_vec(),
-            top,
-            sources,
-        ))
+        Ok(Self::new(base, root, shown_root, top, sources))
     }
 
     fn new(
@@ -226,6 +185,18 @@ impl Placement {
         self.root.as_fd()
     }
 
+    /// Returns the reason for the user why no file can be copied here, only a directory; none if one can.
+    pub(super) fn refuses_files(&self) -> Option<String> {
+        match &self.top {
+            TopName::Replaced {
+                is_directory: true, ..
+            } => Some(missing(Path::new(OsStr::from_bytes(
+                &self.shown(&self.base()),
+            )))),
+            _ => None,
+        }
+    }
+
     /// Returns true if a client of a server sends the copy.
     pub(super) fn is_served(&self) -> bool {
         self.is_served
@@ -234,7 +205,7 @@ impl Placement {
     /// Returns the local path of the copy of an operand.
     pub(super) fn copy_of(&self, typed: &[u8]) -> RelativePath {
         match (&self.top, top_name(typed)) {
-            (TopName::Kept, Some(name)) => self.base().join(&name),
+            (TopName::Kept { .. }, Some(name)) => self.base().join(&name),
             _ => self.base(),
         }
     }
@@ -278,7 +249,7 @@ impl Placement {
             return Ok(self.place_itself());
         };
         let path = match &self.top {
-            TopName::Kept => path.clone(),
+            TopName::Kept { below } => below.join_path(path),
             TopName::Replaced { .. } | TopName::Dropped
                 if self.sources == CopiedSources::Contents =>
             {
@@ -345,10 +316,11 @@ impl Placement {
 
     /// Returns how the entries of a folder got their names.
     pub(super) fn naming(&self, folder: &PlacedFolder) -> EntryNaming {
-        let receives_sources = self.sources != CopiedSources::Contents && folder.path.is_empty();
+        let receives_sources =
+            self.sources != CopiedSources::Contents && folder.path == self.base();
         match (&self.top, &folder.entries) {
             (_, EntryNames::Renamed(_)) => EntryNaming::Destination,
-            (TopName::Kept, EntryNames::Own) if receives_sources => EntryNaming::Source,
+            (TopName::Kept { .. }, EntryNames::Own) if receives_sources => EntryNaming::Source,
             _ => EntryNaming::Tree,
         }
     }
@@ -363,8 +335,10 @@ impl Placement {
     /// other copies that the user named, and for what is above them.
     pub(super) fn below_source(&self, local: &RelativePath) -> RelativePath {
         match &self.top {
-            TopName::Kept if self.sources != CopiedSources::Contents => local.without_first(),
-            TopName::Kept | TopName::Dropped => local.clone(),
+            TopName::Kept { below } if self.sources != CopiedSources::Contents => {
+                local.without_names_of(below).without_first()
+            }
+            TopName::Kept { .. } | TopName::Dropped => local.clone(),
             TopName::Replaced { path, .. } => local.without_names_of(path),
         }
     }
@@ -377,11 +351,12 @@ impl Placement {
                 let rest = local.as_bytes().strip_prefix(path.as_bytes())?;
                 matches!(rest, [] | [b'/', ..]).then(|| path.clone())
             }
-            TopName::Kept if self.sources != CopiedSources::Contents => {
-                let first = local.names().next()?;
-                RelativePath::try_from(first.to_vec()).ok()
+            TopName::Kept { below } if self.sources != CopiedSources::Contents => {
+                let above = below.names().count();
+                let target = local.first_names(above + 1);
+                (target.names().count() > above).then_some(target)
             }
-            TopName::Kept | TopName::Dropped => Some(RelativePath::default()),
+            TopName::Kept { .. } | TopName::Dropped => Some(RelativePath::default()),
         }
     }
 
@@ -420,11 +395,11 @@ impl Placement {
         }
     }
 
-    /// Returns the local path that the copy of the only source has, or the root.
+    /// Returns the local path that the copy of the only source has, or the directory that receives the sources.
     pub(super) fn base(&self) -> RelativePath {
         match &self.top {
-            TopName::Replaced { path, .. } => path.clone(),
-            TopName::Kept | TopName::Dropped => RelativePath::default(),
+            TopName::Replaced { path, .. } | TopName::Kept { below: path } => path.clone(),
+            TopName::Dropped => RelativePath::default(),
         }
     }
 
@@ -435,6 +410,48 @@ impl Placement {
             Err("the place receives one source only".to_owned())
         }
     }
+}
+
+/// Finds the place for a path that does not exist or is not a directory: the deepest directory above it that exists,
+/// its path as the user typed it, and the rest of the path. Only the last name may be missing without `parents`.
+fn beside(
+    base: &BaseDirectory,
+    path: &Path,
+    parents: bool,
+) -> Result<(OwnedFd, Vec<u8>, RelativePath), String> {
+    let shown = path.display();
+    let mut rest: Vec<Vec<u8>> = Vec::new();
+    let mut above = path.to_owned();
+    loop {
+        let Some(name) = above.file_name() else {
+            return Err(format!("{shown}: a missing path cannot have `..` in it"));
+        };
+        rest.push(name.as_bytes().to_vec());
+        above = above.parent().map(Path::to_owned).unwrap_or_default();
+        let found = base.stat(reachable(&above), AtFlags::empty());
+        match found.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Ok(FileType::Directory) => break,
+            Ok(_) => return Err(format!("{} is not a directory", above.display())),
+            Err(Errno::NOENT) if parents => {}
+            Err(Errno::NOENT) => return Err(missing(&above)),
+            Err(errno) => {
+                let why = reason(base, reachable(&above), errno);
+                return Err(format!("{}: {why}", above.display()));
+            }
+        }
+    }
+    rest.reverse();
+    let rest = RelativePath::try_from(rest.join(&b'/'));
+    let rest = rest.map_err(|error| format!("{shown}: {error}"))?;
+    let root = open_root(base, &above)?;
+    Ok((root, above.into_os_string().into_vec(), rest))
+}
+
+/// Returns the sentence for a directory that does not exist.
+fn missing(directory: &Path) -> String {
+    // Without the slashes at the end.
+    let directory: std::path::PathBuf = directory.components().collect();
+    format!("{} does not exist; give -P to make it", directory.display())
 }
 
 fn open_root(base: &BaseDirectory, path: &Path) -> Result<OwnedFd, String> {

@@ -18,7 +18,7 @@ use super::{
     metadata::{DEFAULT, acl, info, set_attribute},
     trees::{is_root, large, mode},
 };
-use crate::support::programs::{Place, Setup, hosts::Outcome, local_hosts::Hosts, program, skip};
+use crate::support::programs::{Place, Setup, local_hosts::Hosts, program, skip};
 
 /// What the sources are made by, in a directory of their own.
 const SOURCES: &str = "
@@ -174,15 +174,46 @@ fn missing_parents_are_made_on_request() {
         ("-P", &file, "h1:a/b/new", "a/b/new"),
         ("--parents", &file, "h1:c/d/new", "c/d/new"),
         ("-rP", &tree, "h1:e/f", "e/f/file"),
-        ("-rP", &tree, "h1:g/h/", "g/h/file"),
+        ("-rP", &tree, "h1:g/h/", "g/h/tree/file"),
+        ("-P", &file, "h1:i/j/", "i/j/file"),
         ("-rP", &tree, "h1:a/b/c/d", "a/b/c/d/file"),
     ] {
         let end = hosts.rdcp(&[option, from, to]).start().end();
         end.exits(0);
         assert_eq!(hosts.read("h1", made), b"content", "{option} {to}");
     }
-    let end = hosts.rdcp(&[&file, "h1:x/y/new"]).start().end();
-    end.tells(1, &["x/y", "No such file"]);
+    // Sources that are there already are replaced.
+    for to in ["h1:many/below", "h1:many/again/", "h1:many/again/"] {
+        hosts
+            .rdcp(&["-rP", &file, &tree, to])
+            .start()
+            .end()
+            .exits(0);
+    }
+    for made in [
+        "below/file",
+        "below/tree/file",
+        "again/file",
+        "again/tree/file",
+    ] {
+        assert_eq!(hosts.read("h1", &format!("many/{made}")), b"content");
+    }
+    for (sources, to, missing) in [
+        (&[&file][..], "h1:x/y/new", "x/y"),
+        (&[&file], "h1:x/", "x"),
+        (&[&file], "h1:./x//", "./x"),
+        (&[&file, &tree], "h1:x/", "x"),
+        (&[&file, &tree], "h1:x", "x"),
+        (&[&file, &tree], "h1:x/y/z", "x/y/z"),
+    ] {
+        let sentence = format!("rdcp: h1: {missing} does not exist; give -P to make it\n");
+        for option in ["-r", "-rn"] {
+            let sources = sources.iter().map(|source| source.as_str());
+            let arguments: Vec<_> = [option].into_iter().chain(sources).chain([to]).collect();
+            let end = hosts.rdcp(&arguments).start().end();
+            assert_eq!(end.exits(1), sentence);
+        }
+    }
     assert!(!hosts.has("h1", "x"));
 }
 

@@ -137,7 +137,7 @@ async fn missing_parents_are_made_if_asked_for() {
     let deep = dest.join("x/y");
     let typed = deep.to_str().unwrap().as_bytes().to_vec();
     let refused = copy_typed(typed, &archive(), vec![]).await.err().unwrap();
-    assert!(refused.contains("give --parents"), "{refused}");
+    assert!(refused.contains("give -P"), "{refused}");
     let options = CopyOptions {
         parents: true,
         ..archive()
