@@ -124,7 +124,9 @@ fn placed(line: &str, own: &str, root: &Path) -> String {
     for (at, letter) in line.char_indices() {
         let next = line[at + 1..].chars().next().unwrap_or(' ');
         let begins = placed.ends_with([' ', ':', '\'', '<', '>']) && next.is_ascii_lowercase();
-        let is_served = placed.trim_end_matches(':').ends_with(|c: char| c.is_ascii_digit());
+        let is_served = placed
+            .trim_end_matches(':')
+            .ends_with(|c: char| c.is_ascii_digit());
         if letter == '/' && begins && !(is_served && host == own) {
             placed += &format!("{}/{host}", root.display());
         }
