@@ -14,7 +14,7 @@ use rustix::{
 use super::{
     attributes::EntryHandle,
     entry::make_room,
-    folders::look_into,
+    folders::{check_writable, look_into},
     lane::broken,
     part_file::{MIN_KEPT_BYTES, MapSubject, SourceVersion, find_promise, read_range},
     placement::{EntryNaming, PlacedFolder},
@@ -83,7 +83,7 @@ pub(crate) fn answer(
             if matches!(answer, AnswerKind::Skip | AnswerKind::Keep) {
                 add(&shared.state.counts.skipped, 1);
             }
-            if dry_run && !answer.is_nothing() && !folder.foresee(&shared.state, entry) {
+            if dry_run && !answer.is_nothing() && !folder.foresee(shared, entry) {
                 return Ok(AnswerKind::Leave);
             }
             Ok(answer)
@@ -235,7 +235,8 @@ impl AskedFolder {
     }
 
     /// Returns true if the entry could be written. Reports what keeps it from that, and what would be removed for it.
-    fn foresee(&self, state: &DestinationState, entry: &AskedEntry) -> bool {
+    fn foresee(&self, shared: &DestinationShared, entry: &AskedEntry) -> bool {
+        let state = &shared.state;
         let name = state
             .placement
             .entry_name(&self.placed.entries, entry.name.clone());
@@ -253,6 +254,11 @@ impl AskedFolder {
         let Ok(Some(directory)) = &self.directory else {
             return true;
         };
+        if let Err(errno) = check_writable(state, directory.as_fd()) {
+            let why = format!("cannot write in the directory: {}", errno_text(errno));
+            shared.folders.fail(state, &self.placed.path, &why);
+            return false;
+        }
         let local = self.placed.path.join(&name);
         let found = statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
         let is_directory =

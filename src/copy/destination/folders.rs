@@ -12,10 +12,11 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, chmodat, fchmod, fstat, mkdirat,
-        openat, openat2, statat,
+        Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, accessat, chmodat,
+        fchmod, fstat, mkdirat, openat, openat2, statat,
     },
     io::Errno,
+    process::geteuid,
 };
 
 use super::{
@@ -150,7 +151,6 @@ impl FolderTable {
             above = above.join(&own);
             directory = match open_child(directory.as_fd(), name) {
                 Ok(child) => child,
-                Err(Errno::NOENT) => return true,
                 Err(errno) => return self.foresee_room(state, &directory, &own, &above, errno),
             };
         }
@@ -170,6 +170,8 @@ impl FolderTable {
             return is_made;
         }
         let made = match errno {
+            Errno::NOENT => check_writable(state, directory.as_fd())
+                .map_err(|errno| format!("cannot make the directory: {}", errno_text(errno))),
             Errno::NOTDIR | Errno::LOOP => self.make_room(state, directory, name.as_bytes(), local),
             errno => Err(cannot_open(errno)),
         };
@@ -397,6 +399,24 @@ impl FolderTable {
         }
         self.unlock(state, local, directory.as_fd());
         Ok(directory)
+    }
+}
+
+/// Checks that entries can be made in a directory. For a dry run: with `-a`, a real one gives its owner the right.
+///
+/// # Errors
+///
+/// Fails as a call that makes an entry would.
+pub(super) fn check_writable(
+    state: &DestinationState,
+    directory: BorrowedFd<'_>,
+) -> rustix::io::Result<()> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    let is_ours = |stat: Stat| state.keeper.keeps_all() && stat.st_uid == geteuid().as_raw();
+    match accessat(CWD, proc_path(directory), wanted, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) if !fstat(directory).is_ok_and(is_ours) => Err(Errno::ACCESS),
+        Err(Errno::ROFS) => Err(Errno::ROFS),
+        _ => Ok(()),
     }
 }
 

@@ -8,6 +8,10 @@ use std::{
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
+use rustix::{
+    fs::{Access, AtFlags, Stat, accessat},
+    io::Errno,
+};
 use tokio::{
     io::AsyncReadExt,
     sync::{Semaphore, mpsc},
@@ -18,8 +22,8 @@ use tokio_util::{
 };
 
 use super::{
-    jobs::{FolderJob, entry_name},
-    state::SourceShared,
+    jobs::{FolderJob, SourceFolder, entry_name},
+    state::{SourceShared, unreadable},
 };
 use crate::{
     ReadHalf, Stream, WriteHalf,
@@ -238,6 +242,10 @@ impl Questions {
             let Some(name) = entry_name(name) else {
                 continue;
             };
+            if let Err(error) = check_readable(&job.folder, name.as_bytes(), stat) {
+                tally.fail(job.folder.shown(name.as_bytes()), unreadable(error));
+                continue;
+            }
             tally.sent();
             if EntryKind::of(stat) == Some(EntryKind::File) {
                 tally.sent_bytes(content_size(stat));
@@ -259,6 +267,17 @@ impl Questions {
 
     fn state(&self) -> MutexGuard<'_, AskedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Checks that a file could be opened. For a dry run.
+fn check_readable(folder: &SourceFolder, name: &[u8], stat: &Stat) -> Result<(), Errno> {
+    if EntryKind::of(stat) != Some(EntryKind::File) {
+        return Ok(());
+    }
+    match accessat(&folder.fd, name, Access::READ_OK, AtFlags::EACCESS) {
+        Err(Errno::ACCESS) => Err(Errno::ACCESS),
+        _ => Ok(()),
     }
 }
 

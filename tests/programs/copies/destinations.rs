@@ -479,3 +479,31 @@ fn a_directory_that_a_normal_user_cannot_remove_keeps_its_mode() {
     setup.start().end().exits(1);
     assert_eq!(info(&stays).mode() & 0o7777, 0o333);
 }
+
+#[test]
+fn a_dry_run_names_what_a_normal_user_cannot_read_or_write() {
+    for (to, word) in [
+        ("locked/new", "locked/new: cannot "),
+        ("locked", "locked"),
+        ("new", "secret: cannot be read"),
+    ] {
+        let place = Place::new();
+        let top = place.directory();
+        for name in ["tree", "locked"] {
+            fs::create_dir_all(top.join(name)).unwrap();
+        }
+        for name in ["tree/secret", "tree/file"] {
+            fs::write(top.join(name), "content").unwrap();
+        }
+        mode(&top.join("tree/secret"), 0);
+        mode(&top.join("locked"), 0o555);
+        let [from, to] = ["tree/.", to].map(|name| top.join(name).display().to_string());
+        for option in ["-rTn", "-rT"] {
+            let end = of_user(top, &[option, &from, &to]).start().end();
+            let said = end.exits(1);
+            let refused = said.contains(word) && said.contains("Permission denied");
+            assert!(refused, "{option} {word}: {said}");
+        }
+        mode(&top.join("locked"), 0o755);
+    }
+}

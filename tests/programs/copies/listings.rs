@@ -118,7 +118,7 @@ fn a_dry_run_changes_nothing_and_tells_all() {
         }
     }
     let end = hosts.rdcp(&["-an", "h1:tree", "h3:deep/new"]).start().end();
-    end.tells(1, &["deep", "No such file"]);
+    end.tells(1, &["deep", "does not exist"]);
     let end = hosts.rdcp(&["-an", "h1:tree", "h3:new"]).start().end();
     end.exits(0);
     assert!(!hosts.has("h3", "new"));
