@@ -87,6 +87,18 @@ fn a_device_without_permission_means_tcp_or_an_error() {
 }
 
 #[test]
+fn a_host_without_libibverbs_means_tcp_or_an_error() {
+    let Some(_turn) = turn() else { return };
+    Absence {
+        sights: [Sight::NoLibrary; 2],
+        why: "libibverbs.so.1",
+        remedy: "install libibverbs1",
+        said: Said::ByBoth,
+    }
+    .is_tcp_or_an_error();
+}
+
+#[test]
 fn devices_that_are_down_mean_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let _down = [Link::down("d0"), Link::down("d1")];

@@ -17,6 +17,8 @@ mod establish;
 mod express;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+#[cfg(feature = "cli")]
+mod late;
 mod link;
 mod link_setup;
 mod memlock;

@@ -45,6 +45,35 @@ fn prints(end: &End, text: &str) {
 }
 
 #[test]
+fn the_programs_start_without_libibverbs() {
+    for name in [
+        "rdcat",
+        "rdcp",
+        "rdforward",
+        "rdperf",
+        "rdpipe",
+        "rdrecv",
+        "rdsend",
+    ] {
+        let setup = program(&built(name), "the loader").env("LD_TRACE_LOADED_OBJECTS", "1");
+        let end = setup.start().end();
+        end.exits(0);
+        let text = String::from_utf8_lossy(&end.stdout);
+        for line in text.lines() {
+            let library = line.split_whitespace().next().unwrap_or_default();
+            let library = library.rsplit('/').next().unwrap_or_default();
+            let every_host_has_it = ["linux-vdso.", "ld-linux", "libc.", "libm.", "libgcc_s."];
+            assert!(
+                every_host_has_it
+                    .iter()
+                    .any(|start| library.starts_with(start)),
+                "{name} needs {library}:\n{text}"
+            );
+        }
+    }
+}
+
+#[test]
 fn hosts_that_have_no_rdpipe_receive_it_once() {
     let Some(network) = without_rdpipe(3) else {
         return;

@@ -81,6 +81,8 @@ pub enum Sight {
     Only(&'static str),
     /// All device files, without the permission to open them.
     Forbidden,
+    /// All devices, without the library that opens them.
+    NoLibrary,
     /// No device at all.
     Nothing,
 }
@@ -104,6 +106,12 @@ impl Sight {
             Self::Forbidden => (
                 made("600", "rxe0 rxe1"),
                 "setpriv --reuid=65534 --clear-groups --bounding-set=-all --inh-caps=-all",
+            ),
+            Self::NoLibrary => (
+                "for f in /lib/*/libibverbs.so.1 /lib64/libibverbs.so.1; do \
+                 if [ -e $f ]; then mount --bind /dev/null $(readlink -f $f); fi; done; "
+                    .to_owned(),
+                "",
             ),
             Self::Nothing => (
                 "mount -t tmpfs tmpfs /sys/class/infiniband; ".to_owned(),

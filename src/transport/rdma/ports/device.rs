@@ -105,6 +105,8 @@ pub(crate) enum PortFault {
     NoFile(String),
     /// This user may not open the device file of this name.
     NoRights(String),
+    /// libibverbs cannot be loaded, for this reason.
+    NoLibrary(String),
     /// The port is neither InfiniBand nor Ethernet.
     LinkLayer,
     /// The port is not active.
@@ -158,7 +160,9 @@ impl Device {
         let port = |number| Port::read(roots, networks, &path, number);
         Self {
             software: is_software(&path),
-            fault: node_fault(&path).or_else(|| file_fault(roots, &name)),
+            fault: node_fault(&path)
+                .or_else(|| file_fault(roots, &name))
+                .or_else(library_fault),
             ports: numbers.into_iter().map(port).collect(),
             name,
         }
@@ -264,6 +268,10 @@ impl fmt::Display for PortFault {
                 "may not be used: no rights on /dev/infiniband/{name} (`chmod 666` it, or give it mode \
                  660 and a group of this user's, in a udev rule if that is to last)"
             ),
+            Self::NoLibrary(why) => write!(
+                f,
+                "cannot be used: {why} (install libibverbs1 and ibverbs-providers, or libibverbs)"
+            ),
             Self::LinkLayer => f.write_str("is neither InfiniBand nor Ethernet"),
             Self::State(state) if state == "INIT" => {
                 f.write_str("is INIT (no subnet manager has set it up)")
@@ -315,6 +323,19 @@ fn node_fault(device: &Path) -> Option<PortFault> {
         "" => Some(PortFault::NodeType("unknown".to_owned())),
         _ => Some(PortFault::NodeType(kind)),
     }
+}
+
+/// Returns the reason why the library of the devices cannot be loaded. The programs load it for the first device.
+#[cfg(feature = "cli")]
+fn library_fault() -> Option<PortFault> {
+    let why = crate::transport::rdma::late::missing_library()?;
+    Some(PortFault::NoLibrary(why.to_owned()))
+}
+
+/// Returns none: a program that uses the crate alone starts with the library, or not at all.
+#[cfg(not(feature = "cli"))]
+fn library_fault() -> Option<PortFault> {
+    None
 }
 
 /// Returns the reason why this process cannot open the device.
