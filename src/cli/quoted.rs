@@ -2,6 +2,7 @@
 
 use crate::{
     Key, StreamConfig,
+    cli::args::version,
     config::{ONE_PROCESSOR_POOL, POOL},
     ssh::protocol,
 };
@@ -11,6 +12,7 @@ const STREAMS: &str = include_str!("../../docs/streams.md");
 const ARCHITECTURE: &str = include_str!("../../docs/architecture.md");
 const MEASUREMENTS: &str = include_str!("../../docs/measurements.md");
 const WIRE_FORMAT: &str = include_str!("../../docs/wire-format.md");
+const VERSIONS: &str = include_str!("../../docs/versions.md");
 
 /// Fails unless `page` has `text`, on one line or several.
 #[track_caller]
@@ -56,9 +58,12 @@ fn the_docs_quote_the_time_limits() {
 
 #[test]
 fn the_docs_quote_the_versions() {
-    let version = protocol::VERSION;
+    let number = protocol::VERSION;
     let program = env!("CARGO_PKG_VERSION");
-    assert_quotes(WIRE_FORMAT, &format!("`rdpipe-agent {version} {program}`"));
+    assert_quotes(WIRE_FORMAT, &format!("`rdpipe-agent {number} {program}`"));
+    assert_quotes(WIRE_FORMAT, &format!("`rdpipe --agent={number}`"));
+    let protocols = version::long().lines().last().unwrap();
+    assert_quotes(VERSIONS, &format!("{protocols} ```"));
     assert_quotes(
         README,
         &format!("supported Rust is {}.", env!("CARGO_PKG_RUST_VERSION")),

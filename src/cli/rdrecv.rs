@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Direction, Key, Stream, StreamConfig, carry,
-    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts},
+    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts, version},
     fd::{OutputTarget, Sink},
     process, reach,
 };
@@ -160,6 +160,7 @@ impl Output {
 #[command(
     name = "rdrecv",
     version,
+    long_version = version::long(),
     about = "Receives one stream from rdsend on another host and writes it to stdout or a file",
     after_help = help::rdrecv()
 )]

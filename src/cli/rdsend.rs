@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Direction, KeyError, Stream, StreamConfig, carry,
-    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts},
+    cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts, version},
     connect,
     fd::Source,
     options, process,
@@ -98,6 +98,7 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
 #[command(
     name = "rdsend",
     version,
+    long_version = version::long(),
     about = "Sends stdin or a file to rdrecv on another host",
     after_help = help::rdsend()
 )]

@@ -638,7 +638,7 @@ impl SessionFault {
             Self::Greeting(WrongGreeting::Version(version, program)) => {
                 let ours = env!("CARGO_PKG_VERSION");
                 format!(
-                    "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both, or leave out --deploy never"
+                    "rdpipe {program} on {host} speaks version {version} of the pipelines' protocol, rdpipe {ours} here version {VERSION}; install the same rdpipe on both hosts, or leave out --deploy never where ssh starts it"
                 )
             }
             Self::Program(why) => why.clone(),

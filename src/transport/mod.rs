@@ -31,7 +31,7 @@ pub use connect::{
     connect_with,
 };
 #[cfg(feature = "cli")]
-pub(crate) use connect::{KeyAcceptor, KnownKeys};
+pub(crate) use connect::{KeyAcceptor, KnownKeys, preamble::PROTOCOL_VERSION};
 pub use control::seal::Cipher;
 #[cfg(feature = "rdma")]
 pub(crate) use rdma::open;

@@ -86,10 +86,34 @@ fn each_link_is_its_program() {
     }
 }
 
+#[test]
+fn the_version_names_revision_rdma_and_protocols() {
+    for name in LINKS.into_iter().chain(["rdpipe"]) {
+        let built = Path::new(RDPIPE).with_file_name(name).display().to_string();
+        let end = program(&built, name).arg("--version").start().end();
+        end.exits(0);
+        let text = String::from_utf8(end.stdout).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let first = format!("{name} {} (revision ", env!("CARGO_PKG_VERSION"));
+        assert!(lines[0].starts_with(&first), "{text}");
+        let rdma = if cfg!(feature = "rdma") {
+            "with RDMA"
+        } else {
+            "without RDMA"
+        };
+        assert!(lines[1].starts_with(rdma), "{text}");
+        assert!(lines[2].starts_with("protocols: streams "), "{text}");
+        assert!(
+            lines[2].contains(", agents ") && lines[2].contains(", tunnels "),
+            "{text}"
+        );
+    }
+}
+
 /// Checks that a command is this program.
 #[track_caller]
 fn assert_is(command: &mut Command, name: &str) {
-    let output = command.arg("--version").output().unwrap();
+    let output = command.arg("-V").output().unwrap();
     let version = format!("{name} {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),

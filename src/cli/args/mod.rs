@@ -5,6 +5,7 @@ pub(super) mod hosts;
 mod key;
 #[cfg(test)]
 mod tests;
+pub(super) mod version;
 
 use std::{
     ffi::OsStr,

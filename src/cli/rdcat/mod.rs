@@ -31,7 +31,7 @@ use self::join::TicketRole;
 use super::{
     args::{
         Agent, HostOptions, MessageOptions, Secret, StreamOptions, TicketSource, help, hosts,
-        or_exit,
+        or_exit, version,
     },
     shared::{
         message::{self, Console, sentence},
@@ -120,6 +120,7 @@ fn usage(error: impl std::fmt::Display) -> ! {
 #[command(
     name = "rdcat",
     version,
+    long_version = version::long(),
     about = "Writes files of other hosts to stdout, or joins stdin and stdout of two hosts",
     override_usage = "rdcat [OPTIONS] [user@]HOST:PATH...\n       rdcat [OPTIONS] --listen\n       rdcat [OPTIONS] TICKET",
     after_help = help::rdcat()

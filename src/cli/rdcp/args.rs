@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
 
 use crate::{
-    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit},
+    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
     copy::{
         order::{CopyOptions, DigestKind, ExistingFiles, FilterRule, NameFilter},
         supervised::{MOST_LANES, suitable_lanes},
@@ -21,6 +21,7 @@ const MAX_LANES: u16 = 16;
 #[command(
     name = "rdcp",
     version,
+    long_version = version::long(),
     about = "Copies files and directories from one host to another, at link speed",
     override_usage = "rdcp [OPTIONS] SOURCE... DESTINATION\n       rdcp --serve --root DIR --key-file FILE [OPTIONS]",
     after_help = help::rdcp()

@@ -12,7 +12,9 @@ use clap::{
 };
 
 use crate::{
-    cli::args::{Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, or_exit},
+    cli::args::{
+        Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, or_exit, version,
+    },
     forward::{
         policy::{AllowedPorts, ForwardPolicy},
         specs::{ForwardSpec, ListenAt},
@@ -27,6 +29,7 @@ pub(super) const DEFAULT_PORT: u16 = 10471;
 #[command(
     name = "rdforward",
     version,
+    long_version = version::long(),
     about = "Forwards TCP and UNIX sockets of unmodified programs between two hosts, over RDMA or TCP",
     override_usage = "rdforward [OPTIONS] [-L|-R|-D ...]... [user@]HOST\n       rdforward [OPTIONS] [-L|-D ...]... HOST:PORT\n       rdforward [OPTIONS] [-L|-R|-D ...]... TICKET\n       rdforward run [OPTIONS] HOST -- COMMAND [ARG]...\n       rdforward serve --allow [HOST:]PORT[-PORT],... --key-file FILE [OPTIONS]\n       rdforward --listen [--allow [HOST:]PORT[-PORT],...] [OPTIONS]",
     args_conflicts_with_subcommands = true,

@@ -15,7 +15,7 @@ use clap::{
 use super::sweep::Sweep;
 use crate::{
     TransportPolicy,
-    cli::args::{Agent, HostOptions, MessageOptions, Secret, help},
+    cli::args::{Agent, HostOptions, MessageOptions, Secret, help, version},
     options::{self, StreamOptions},
     perf::messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
     ssh::plan::StageHost,
@@ -48,6 +48,7 @@ const DEFAULT_THRESHOLD: f64 = 5.0;
 #[command(
     name = "rdperf",
     version,
+    long_version = version::long(),
     about = "Measures what hosts can do over their network, says what limits it, and how to repair it",
     override_usage = "rdperf [OPTIONS] [user@]HOST...\n       rdperf --listen [OPTIONS]\n       rdperf [OPTIONS] TICKET\n       rdperf diff OLD.json NEW.json [--threshold PERCENT]\n       rdperf draw REPORT.json [--plot FILE.svg] [--report FILE.html]",
     after_help = help::rdperf()

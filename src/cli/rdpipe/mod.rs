@@ -13,7 +13,7 @@ use std::{
 use clap::{Args, CommandFactory, Parser, error::ErrorKind};
 
 use super::{
-    args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit},
+    args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
     shared::{
         message::Console,
         progress::is_on_terminal,
@@ -88,6 +88,7 @@ fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> 
 #[command(
     name = "rdpipe",
     version,
+    long_version = version::long(),
     about = "Pipes data through commands on several hosts, from one host to the next at link speed",
     after_help = help::rdpipe()
 )]
