@@ -2,17 +2,22 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 
 use super::{
     policy::ForwardPolicy,
-    tunnel::{Tunnel, TunnelFault, TunnelRole},
+    tunnel::{
+        AwaitingPlace, FurtherStreams, MOST_STREAMS, Tunnel, TunnelFault, TunnelRole,
+        flows::TunnelHandle, suitable_streams,
+    },
 };
 use crate::{
-    Direction, Stream,
+    Direction, Stream, host,
     process::raise_descriptor_limit,
     ssh::{
         agent::job::{ConnectedEdges, Job, JobContext, Messages, OrderedEdges},
+        edge::EdgePlan,
         local_edge::{EdgeError, LocalWork},
         plan::StageHost,
         protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, Work, WorkFault},
@@ -35,6 +40,8 @@ pub(crate) struct ForwardOrder {
 pub(crate) struct ForwardJob {
     context: JobContext,
     edge: EdgeId,
+    /// How the edge was set up, for further streams.
+    plan: EdgePlan,
 }
 
 impl Job for ForwardJob {
@@ -50,6 +57,7 @@ impl Job for ForwardJob {
         Ok(Self {
             context: context.clone(),
             edge,
+            plan: edges.plan(edge)?,
         })
     }
 
@@ -66,14 +74,20 @@ impl Job for ForwardJob {
         let role = TunnelRole {
             policy: Some(ForwardPolicy::Any),
             may_listen: true,
+            further: Some(further_streams(self.plan.clone())),
             ..TunnelRole::default()
         };
         let work = async move {
             let mut stream = edge.stream;
             let tunnel = Tunnel::far(role, Arc::new(|_| ()));
+            let handle = tunnel.handle();
+            let failed = async {
+                cause.failed().await;
+                handle.give_reason(&cause.reason());
+            };
             let ended = tokio::select! {
                 ended = tunnel.run(&mut stream) => Some(ended),
-                () = cause.failed() => None,
+                () = failed => None,
             };
             match &ended {
                 None => stream.abort(&cause.reason()),
@@ -93,6 +107,31 @@ impl Job for ForwardJob {
 
     fn report(&self) -> Option<Payload> {
         None
+    }
+}
+
+/// Returns how the agent gets further streams, whose first one was connected by this plan: as many as the user asks for.
+fn further_streams(plan: EdgePlan) -> FurtherStreams {
+    FurtherStreams {
+        streams: suitable_streams(host::streams()),
+        most: MOST_STREAMS,
+        is_chosen: false,
+        key: plan.key.clone(),
+        config: plan.config.clone(),
+        place: Some(AwaitingPlace::own(plan)),
+    }
+}
+
+impl AwaitingPlace {
+    /// Returns the place of an end that has a listener as its first stream was to have, on one of the ports of `plan`.
+    pub(crate) fn own(plan: EdgePlan) -> Self {
+        Self::Own(Arc::new(move |key| {
+            let plan = EdgePlan {
+                key,
+                ..plan.clone()
+            };
+            async move { plan.listen().await }.boxed()
+        }))
     }
 }
 
@@ -181,6 +220,12 @@ impl NearFault {
 }
 
 impl NearEnd {
+    /// Returns what makes connections through the tunnel, before it is carried.
+    pub(crate) fn handle(&self) -> Option<TunnelHandle> {
+        let (tunnel, _) = self.begin.as_ref()?;
+        Some(tunnel.handle())
+    }
+
     /// Returns the near end of `tunnel`, and what will break there.
     pub(crate) fn new(tunnel: Tunnel, on_connected: OnConnected) -> (Self, NearFault) {
         let fault = NearFault::default();

@@ -18,6 +18,7 @@ use crate::{
     forward::{
         policy::{AllowedPorts, ForwardPolicy},
         specs::{ForwardSpec, ListenAt},
+        tunnel::MOST_STREAMS,
     },
 };
 
@@ -140,6 +141,13 @@ pub(crate) struct ForwardServeArgs {
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
     pub(crate) listen_port: u16,
 
+    /// The most streams of a tunnel.
+    #[arg(long, value_name = "N", value_parser = streams())]
+    #[arg(
+        help = "Allow each tunnel at most N streams [default: half of the processors, 1 to 4; 4 for clients that give --streams]"
+    )]
+    pub(crate) streams: Option<u16>,
+
     /// The options for the streams of the clients.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
@@ -183,7 +191,11 @@ pub(crate) struct ForwardPeerOptions {
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// The options for the stream that carries everything.
+    /// The number of streams.
+    #[arg(long, value_name = "N", value_parser = streams(), help = STREAMS)]
+    pub(crate) streams: Option<u16>,
+
+    /// The options for the streams that carry everything.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 }
@@ -290,6 +302,14 @@ impl ForwardRunArgs {
 fn spec() -> impl TypedValueParser<Value = ForwardSpec> {
     OsStringValueParser::new().try_map(|text| ForwardSpec::parse(text.as_bytes()))
 }
+
+/// Returns the parser of a value of `--streams`.
+fn streams() -> impl TypedValueParser<Value = u16> {
+    clap::value_parser!(u16).range(1..=i64::from(MOST_STREAMS))
+}
+
+/// The help of `--streams`.
+const STREAMS: &str = "Carry the connections over N streams, each with a thread at both ends, or as many as the other end allows; with --listen, at most N [default: half of the processors of the end that has fewer, 1 to 4]";
 
 /// Returns the parser of a value of `-D`.
 fn dynamic() -> impl TypedValueParser<Value = ListenAt> {

@@ -1,12 +1,16 @@
 //! The far end of tunnels, which connects to what the other end asks for: for one peer with a ticket
 //! (`rdforward --listen`), or for many clients with keys (`rdforward serve`).
 
+use std::sync::Arc;
+
+use futures::FutureExt;
+
 use super::{
     args::{ForwardServeArgs, RdforwardArgs},
     reports,
 };
 use crate::{
-    Direction, Stream,
+    Direction, Stream, StreamConfig,
     cli::{
         server::{
             self, Client, Limits, ServerOptions, Service, SessionOutcome, rights::ClientRights,
@@ -19,11 +23,15 @@ use crate::{
     },
     forward::{
         policy::ForwardPolicy,
-        tunnel::{Tunnel, TunnelFault, TunnelRole, flows::TunnelObserver},
+        tunnel::{
+            AwaitingPlace, FurtherStreams, MOST_STREAMS, MOST_SUITABLE_STREAMS, Tunnel,
+            TunnelFault, TunnelRole, flows::TunnelObserver, suitable_streams,
+        },
     },
+    host,
     places::Share,
     process::raise_descriptor_limit,
-    ssh::edge::about_peer,
+    ssh::edge::{EdgePlan, about_peer},
 };
 
 /// Prints a ticket, waits for the peer that has it, and connects to what the peer asks for. Returns when the peer has
@@ -44,11 +52,28 @@ pub(super) fn listen(args: &RdforwardArgs, console: &Console) -> Exit {
         command: format!("rdforward -L {}", policy.example()),
     };
     let own = console.clone();
-    ticket::serve_peer(offer, console, async move |stream, _, signal| {
+    let plan = (offer.config.clone(), offer.hosts.ports);
+    let streams = args.peer.streams;
+    ticket::serve_peer(offer, console, async move |stream, key, signal| {
+        let (config, ports) = plan;
+        let further = FurtherStreams {
+            streams: streams.unwrap_or_else(|| suitable_streams(host::streams())),
+            most: streams.unwrap_or(MOST_STREAMS),
+            is_chosen: streams.is_some(),
+            key: key.clone(),
+            config: config.clone(),
+            place: Some(AwaitingPlace::own(EdgePlan {
+                key,
+                peer: stream.peer().to_owned(),
+                config,
+                ports,
+            })),
+        };
         // --allow names what the other end may connect to, and nothing at which it may listen.
         let role = TunnelRole {
             may_listen: policy == ForwardPolicy::Any,
             policy: Some(policy),
+            further: Some(further),
             ..TunnelRole::default()
         };
         let cut = async {
@@ -75,14 +100,17 @@ const MOST_CONNECTIONS: usize = 1 << 16;
 /// Serves clients until a signal ends the server. Returns how the program ends.
 pub(super) fn serve(args: &ForwardServeArgs, console: &Console) -> Exit {
     let allowed: Vec<_> = args.allow.iter().map(ToString::to_string).collect();
+    let config = args.stream.config(Direction::Both);
     let service = TunnelService {
         policy: args.policy(),
         allowed: allowed.join(", "),
+        streams: args.streams,
+        config: config.clone(),
     };
     let options = ServerOptions {
         key_file: &args.key_file,
         port: args.listen_port,
-        stream: args.stream.config(Direction::Both),
+        stream: config,
         limits: Limits {
             sessions: TUNNELS,
             places: connections(raise_descriptor_limit()),
@@ -112,6 +140,32 @@ struct TunnelService {
     policy: ForwardPolicy,
     /// The policy in words.
     allowed: String,
+    /// The most streams of a tunnel, as the user has chosen it.
+    streams: Option<u16>,
+    /// The settings of each stream.
+    config: StreamConfig,
+}
+
+impl TunnelService {
+    /// Returns how the tunnel of a client gets further streams.
+    fn further_streams(&self, client: &Client) -> FurtherStreams {
+        let connections = client.connections.clone();
+        let place = AwaitingPlace::Shared(
+            Arc::clone(&client.listener),
+            client.key.id(),
+            Arc::new(move |stream| connections.add(stream.watch())),
+        );
+        FurtherStreams {
+            streams: self
+                .streams
+                .unwrap_or_else(|| suitable_streams(host::streams())),
+            most: self.streams.unwrap_or(MOST_SUITABLE_STREAMS),
+            is_chosen: self.streams.is_some(),
+            key: client.key.clone(),
+            config: self.config.clone(),
+            place: Some(place),
+        }
+    }
 }
 
 impl Service for TunnelService {
@@ -134,6 +188,7 @@ impl Service for TunnelService {
         client.log.print(Level::Note, "connected");
         let role = TunnelRole {
             policy: Some(self.policy.clone()),
+            further: Some(self.further_streams(&client)),
             places: Some(client.places),
             ..TunnelRole::default()
         };
@@ -154,6 +209,8 @@ async fn carry(
     cut: impl Future<Output = &'static str>,
 ) -> Result<(), String> {
     let tunnel = Tunnel::far(role, observer);
+    let handle = tunnel.handle();
+    let cut = cut.inspect(|reason| handle.give_reason(reason));
     let peer = stream.peer().to_owned();
     let ended = tokio::select! {
         ended = tunnel.run(&mut stream) => ended.map_err(|fault| match fault {

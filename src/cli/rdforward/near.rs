@@ -12,21 +12,25 @@ use super::{
     reports,
 };
 use crate::{
-    Direction, Error, HandshakeFault, Key, Stream, StreamConfig,
+    Direction, Error, GeneratedKey, HandshakeFault, Key, Stream, StreamConfig,
     advice::Advised,
     carry::CarryThread,
     cli::shared::{
         message::{Console, sentence},
         run::{Exit, control_runtime},
         signals::{self, EndingCaught},
-        supervision::{self, OwnEdges, Supervision},
+        supervision::{OwnEdges, Supervision},
         ticket,
     },
     connect,
     forward::{
         job::{ForwardWork, NearEnd, NearFault, TUNNEL_EDGE},
-        tunnel::{ListenRoute, Tunnel, TunnelFault, TunnelRole, listener::ForwardListener},
+        tunnel::{
+            FurtherStreams, ListenRoute, Tunnel, TunnelFault, TunnelRole,
+            listener::ForwardListener, suitable_streams,
+        },
     },
+    host,
     process::raise_descriptor_limit,
     ssh::{
         explain,
@@ -165,12 +169,19 @@ impl<'a> NearSide<'a> {
     /// Fails if this machine cannot begin.
     pub(super) fn connect(
         &self,
-        tunnel: Tunnel,
+        mut tunnel: Tunnel,
         peer: ForwardPeer,
         signal: EndingCaught,
         shows_line: bool,
         on_connected: impl FnOnce(IpAddr) + Send + 'static,
     ) -> anyhow::Result<BoxFuture<'static, TunnelOutcome>> {
+        let made = Key::generate()?;
+        let key = match &peer {
+            ForwardPeer::Host(_) => made.key(),
+            ForwardPeer::Server { key, .. } => key,
+            ForwardPeer::Ticket(ticket) => &ticket.key,
+        };
+        tunnel.set_further(self.further_streams(key.clone()));
         let console = self.console.clone();
         let counts = tunnel.counts();
         let connected = Box::new(move |stream: &Stream| {
@@ -185,17 +196,31 @@ impl<'a> NearSide<'a> {
         });
         let (end, fault) = NearEnd::new(tunnel, connected);
         match peer {
-            ForwardPeer::Host(place) => self.supervise(end, fault, place, signal),
+            ForwardPeer::Host(place) => self.supervise(end, fault, (place, made), signal),
             peer => Ok(self.dial(end, fault, peer, signal)),
         }
     }
 
-    /// Connects to an agent.
+    /// Returns how the tunnel gets further streams, whose first one has this key.
+    fn further_streams(&self, key: Key) -> FurtherStreams {
+        let chosen = self.options.streams;
+        let streams = chosen.unwrap_or_else(|| suitable_streams(host::streams()));
+        FurtherStreams {
+            streams,
+            most: streams,
+            is_chosen: chosen.is_some(),
+            key,
+            config: self.options.stream.config(Direction::Both),
+            place: None,
+        }
+    }
+
+    /// Connects to an agent, over an edge that has this key.
     fn supervise(
         &self,
         end: NearEnd,
         fault: NearFault,
-        place: StageHost,
+        (place, key): (StageHost, GeneratedKey),
         signal: EndingCaught,
     ) -> anyhow::Result<BoxFuture<'static, TunnelOutcome>> {
         let (events, queue) = event_queue();
@@ -204,7 +229,7 @@ impl<'a> NearSide<'a> {
             events,
             queue,
         };
-        let keys = supervision::keys(1)?;
+        let keys = [key];
         let config = self.options.stream.config(Direction::Both);
         let id = EdgeId::of_index(TUNNEL_EDGE);
         let key = keys[TUNNEL_EDGE].key().clone();
@@ -265,14 +290,20 @@ impl<'a> NearSide<'a> {
                 let reason = stream.transport_reason();
                 console.note(&format!("the data goes over TCP: {reason}"));
             }
+            let handle = end.handle();
+            let interrupted = interrupted.inspect(|_| {
+                if let Some(handle) = &handle {
+                    handle.give_reason(INTERRUPTED);
+                }
+            });
             let ended = tokio::select! {
                 ended = end.carry(&mut stream) => ended.map_err(EdgeEnd::Failed),
-                number = &mut interrupted => Err(EdgeEnd::Interrupted(number)),
+                number = interrupted => Err(EdgeEnd::Interrupted(number)),
             };
             let outcome = match ended {
                 Ok(()) => TunnelOutcome::in_order(),
                 Err(EdgeEnd::Interrupted(number)) => {
-                    stream.abort("rdforward was interrupted");
+                    stream.abort(INTERRUPTED);
                     TunnelOutcome::interrupted(number)
                 }
                 Err(EdgeEnd::Failed(failure)) => {
@@ -290,6 +321,9 @@ impl<'a> NearSide<'a> {
         async move { thread.run(work).await }.boxed()
     }
 }
+
+/// What the other end receives after a signal.
+const INTERRUPTED: &str = "rdforward was interrupted";
 
 /// How the near end of a dialed tunnel ended.
 enum EdgeEnd {

@@ -79,6 +79,16 @@ fn as_text(event: &TunnelEvent) -> Option<(Level, String)> {
             let text = format!("{ends}: {how}, sent {sent}, received {received}");
             (Level::Detail, text)
         }
+        TunnelEvent::Streams { count, missing } => {
+            let streams = counted(*count as u64, "stream", "streams");
+            match missing {
+                None => (Level::Detail, format!("the tunnel has {streams}")),
+                Some(why) => {
+                    let text = format!("the tunnel has {streams} and no more: {why}");
+                    (Level::Note, text)
+                }
+            }
+        }
         TunnelEvent::Listening { .. } => return None,
     })
 }
@@ -110,6 +120,9 @@ fn as_json(event: &TunnelEvent) -> Value {
             "bytes_sent": sent,
             "bytes_received": received,
         }),
+        TunnelEvent::Streams { count, missing } => {
+            json!({ "event": "streams", "streams": count, "missing": missing })
+        }
         TunnelEvent::Listening { id, port } => {
             json!({ "event": "listening", "remote": id, "port": port })
         }

@@ -86,10 +86,31 @@ pub(in crate::cli) struct Client {
     pub(in crate::cli) listener: Arc<Listener>,
     /// The places of the client's key.
     pub(in crate::cli) places: Places,
+    /// The connections of the session: its place is taken until they are closed.
+    pub(in crate::cli) connections: SessionConnections,
     /// Tells when the session must end.
     pub(in crate::cli) cut: SessionCut,
     /// The log, in which each line names the client.
     pub(in crate::cli) log: ClientLog,
+}
+
+/// The connections of one session. Clones are those of the same session.
+#[derive(Clone, Default)]
+pub(in crate::cli) struct SessionConnections(Arc<Mutex<Vec<Watch>>>);
+
+impl SessionConnections {
+    /// Adds a connection.
+    pub(in crate::cli) fn add(&self, connection: Watch) {
+        self.lock().push(connection);
+    }
+
+    fn take(&self) -> Vec<Watch> {
+        std::mem::take(&mut self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Watch>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How the session of a client ended. The text is a line of the log.
@@ -309,6 +330,8 @@ impl<S: Service> Server<S> {
         };
         drop(waiting);
         let (entry, cut) = self.clients.enter(id, session);
+        let connections = SessionConnections::default();
+        connections.add(stream.watch());
         let client = Client {
             name: line.name,
             key: line.key,
@@ -317,12 +340,12 @@ impl<S: Service> Server<S> {
             number: entry.number,
             listener: Arc::clone(&self.listener),
             places: entry.places.clone(),
+            connections: connections.clone(),
             cut,
             log: log.clone(),
         };
-        let connection = stream.watch();
         let outcome = self.service.serve(client, stream).await;
-        entry.leave(connection);
+        entry.leave(connections.take());
         match outcome {
             SessionOutcome::Done(text) => log.print(Level::Note, &text),
             SessionOutcome::Failed(text) => log.print(Level::Error, &text),
@@ -612,11 +635,11 @@ impl RunningSession {
 }
 
 impl TableEntry<'_> {
-    /// Removes the session from the table. Its place is taken until `connection` is closed: a client that leaves it open
-    /// occupies its own share.
-    fn leave(mut self, connection: Watch) {
+    /// Removes the session from the table. Its place is taken until all `connections` are closed: a client that leaves
+    /// one open occupies its own share.
+    fn leave(mut self, connections: Vec<Watch>) {
         if let Some(place) = self.session.take() {
-            place.keep_until_closed([connection]);
+            place.keep_until_closed(connections);
         }
     }
 }

@@ -34,8 +34,7 @@ pub(crate) const MAX_CONTROL_BYTES: usize = 2 << 10;
 /// The byte that fills the end of a chunk.
 pub(crate) const PADDING: u8 = 0;
 
-/// The number of a connection in its tunnel. The end that listens on the stream opens odd ones, the other end even
-/// ones.
+/// The number of a connection in its stream. The near end opens odd ones, the far end even ones.
 pub(crate) type FlowId = u32;
 
 /// What a frame is.

@@ -10,12 +10,16 @@ pub(crate) mod frame;
 mod tests;
 mod window;
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use self::{
     frame::{FRAME_HEADER_BYTES, FlowId, FrameHead, FrameKind, FramePiece, MAX_CONTROL_BYTES},
-    window::{Flow, FlowSending, WindowBudget},
+    window::{Flow, FlowSending},
 };
+pub(crate) use window::WindowBudget;
 
 /// The reason why the peer's frames are not those of this protocol. The tunnel ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -70,11 +74,11 @@ pub(crate) enum MuxEvent<'a> {
     Writable(FlowId),
 }
 
-/// All connections of one end of a tunnel.
+/// All connections of one stream, at one end of a tunnel.
 #[derive(Debug)]
 pub(crate) struct Mux {
     flows: HashMap<FlowId, Flow>,
-    budget: WindowBudget,
+    budget: Arc<WindowBudget>,
     /// The number of the next connection of this end; none are left at the end of the numbers.
     next: Option<FlowId>,
     /// The peer's first number that was not used.
@@ -91,15 +95,15 @@ pub(crate) struct Mux {
 const MOST_FULL: usize = 1 << 16;
 
 impl Mux {
-    /// Returns one end of a tunnel without connections.
-    pub(crate) fn new(end: MuxEnd) -> Self {
+    /// Returns one end of a stream without connections. `budget` is that of its end of the tunnel.
+    pub(crate) fn new(end: MuxEnd, budget: &Arc<WindowBudget>) -> Self {
         let (own, peer) = match end {
             MuxEnd::Odd => (1, 2),
             MuxEnd::Even => (2, 1),
         };
         Self {
             flows: HashMap::new(),
-            budget: WindowBudget::new(),
+            budget: Arc::clone(budget),
             next: Some(own),
             peer_next: peer,
             due: VecDeque::new(),
@@ -202,7 +206,7 @@ impl Mux {
         let Some(flow) = self.flows.get_mut(&id) else {
             return;
         };
-        if let Some(more) = flow.window.consume(count, &mut self.budget) {
+        if let Some(more) = flow.window.consume(count, &self.budget) {
             if !flow.has_received_fin {
                 flow.due.window += more;
                 self.queue(id);
@@ -505,7 +509,10 @@ impl FrameWriter<'_> {
 /// and all of it is free again after every connection was reset.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(data: &[u8]) {
-    let (mut mux, mut decoder) = (Mux::new(MuxEnd::Odd), frame::FrameDecoder::default());
+    let (mut mux, mut decoder) = (
+        Mux::new(MuxEnd::Odd, &Arc::default()),
+        frame::FrameDecoder::default(),
+    );
     let mut room = vec![0; 4096];
     let mut flows: Vec<_> = mux.open(b"target".to_vec()).into_iter().collect();
     while mux.write_control(&mut room) > 0 {}

@@ -1,11 +1,14 @@
 //! Two ends that exchange frames through a queue of bytes.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use proptest::prelude::*;
 
 use super::{
-    Mux, MuxEnd, MuxEvent, MuxFault,
+    Mux, MuxEnd, MuxEvent, MuxFault, WindowBudget,
     frame::{
         FRAME_HEADER_BYTES, FlowId, FrameDecoder, FrameHead, FrameKind, FramePiece, MAX_DATA_BYTES,
     },
@@ -25,8 +28,13 @@ struct End {
 
 impl End {
     fn new(end: MuxEnd) -> Self {
+        Self::sharing(end, &Arc::default())
+    }
+
+    /// Returns an end of one of several streams.
+    fn sharing(end: MuxEnd, budget: &Arc<WindowBudget>) -> Self {
         Self {
-            mux: Mux::new(end),
+            mux: Mux::new(end, budget),
             decoder: FrameDecoder::default(),
             inbox: VecDeque::new(),
             unread: BTreeMap::new(),
@@ -248,6 +256,36 @@ fn connections_that_are_not_read_leave_memory_for_others() {
 }
 
 #[test]
+fn the_streams_of_a_tunnel_share_its_memory() {
+    let budgets: [Arc<WindowBudget>; 2] = Default::default();
+    let streams = || {
+        let end = |end, at: usize| End::sharing(end, &budgets[at]);
+        (end(MuxEnd::Odd, 0), end(MuxEnd::Even, 1))
+    };
+    let mut streams: Vec<_> = (0..4).map(|_| streams()).collect();
+    for round in 0..200 {
+        let (a, b) = &mut streams[round % 4];
+        let id = opened(a, b);
+        for _ in 0..8 {
+            while a.send(id, MAX_DATA_BYTES, b) > 0 {
+                b.receive(usize::MAX).unwrap();
+            }
+            b.consume(id, usize::MAX);
+            settle(a, b);
+        }
+        while a.send(id, MAX_DATA_BYTES, b) > 0 {
+            b.receive(usize::MAX).unwrap();
+        }
+    }
+    let unread = streams.iter().flat_map(|(_, b)| b.unread.values());
+    let unread: usize = unread.sum();
+    assert!(unread as u64 <= BUDGET_BYTES, "{unread} bytes wait");
+    // So many that one stream alone has not as much memory as all of them.
+    assert!(unread as u64 > BUDGET_BYTES / 2, "{unread} bytes wait");
+    drop(streams);
+}
+
+#[test]
 fn without_memory_connections_are_refused_and_others_go_on() {
     let (mut a, mut b) = ends();
     let mut last = 0;
@@ -271,7 +309,7 @@ fn the_peer_is_held_to_the_protocol() {
         window: 10,
         target: Vec::new(),
     };
-    let mut mux = Mux::new(MuxEnd::Odd);
+    let mut mux = Mux::new(MuxEnd::Odd, &Arc::default());
     assert_eq!(mux.receive(open(4)), Err(MuxFault::Number));
     assert_eq!(mux.receive(data(2, b"x")), Err(MuxFault::Number));
     assert_eq!(mux.receive(data(1, b"x")), Err(MuxFault::Number));
@@ -332,7 +370,7 @@ fn padding_is_skipped_between_frames_only() {
 
 #[test]
 fn control_frames_wait_for_room() {
-    let mut mux = Mux::new(MuxEnd::Odd);
+    let mut mux = Mux::new(MuxEnd::Odd, &Arc::default());
     mux.send_message(vec![1; 100]);
     assert!(mux.open(vec![2; 50]).is_some());
     let mut room = [0; 100];

@@ -3,7 +3,9 @@
 //!
 //! A connection begins with a small window. It grows while the local program reads as fast as bytes arrive, and shrinks
 //! while bytes wait. All windows together never exceed the budget, so the memory of a tunnel is bounded by it, whatever
-//! the number of its connections.
+//! the number of its connections and of its streams.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::MuxFault;
 
@@ -31,22 +33,26 @@ const GROWN_SHARE: u64 = 8;
 /// The memory that is kept for new connections: no window grows into it.
 const KEPT_BYTES: u64 = BUDGET_BYTES / 4;
 
-/// The memory of all windows of one end.
+/// The memory of all windows of one end of a tunnel, which its streams share. A window that keeps its size does not
+/// touch it.
 #[derive(Debug)]
-pub(super) struct WindowBudget {
-    free: u64,
+pub(crate) struct WindowBudget {
+    free: AtomicU64,
+}
+
+impl Default for WindowBudget {
+    fn default() -> Self {
+        Self {
+            free: AtomicU64::new(BUDGET_BYTES),
+        }
+    }
 }
 
 impl WindowBudget {
-    pub(super) fn new() -> Self {
-        Self { free: BUDGET_BYTES }
-    }
-
     /// Takes the memory of a new window; none if it is used up.
-    pub(super) fn new_window(&mut self) -> Option<FlowWindow> {
-        let first = (self.free / NEW_SHARE).clamp(MIN_WINDOW, FIRST_WINDOW);
-        self.free = self.free.checked_sub(first)?;
-        Some(FlowWindow {
+    pub(super) fn new_window(&self) -> Option<FlowWindow> {
+        let first = (self.free() / NEW_SHARE).clamp(MIN_WINDOW, FIRST_WINDOW);
+        self.take(first).then_some(FlowWindow {
             granted: first,
             received: 0,
             consumed: 0,
@@ -56,15 +62,25 @@ impl WindowBudget {
         })
     }
 
-    /// Returns the memory of a window that has ended.
-    pub(super) fn release(&mut self, window: &FlowWindow) {
-        self.free += window.reserved;
+    /// Gives the memory of a window back that has ended.
+    pub(super) fn release(&self, window: &FlowWindow) {
+        self.give_back(window.reserved);
     }
 
     /// Returns the memory that no window has.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn free(&self) -> u64 {
-        self.free
+    pub(crate) fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Takes memory. Returns false if less is free.
+    fn take(&self, bytes: u64) -> bool {
+        let less = |free: u64| free.checked_sub(bytes);
+        let relaxed = Ordering::Relaxed;
+        self.free.fetch_update(relaxed, relaxed, less).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.free.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -111,7 +127,7 @@ impl FlowWindow {
 
     /// Counts bytes that the local socket has taken. Returns how many more bytes the peer may send now, if it is worth
     /// a frame.
-    pub(super) fn consume(&mut self, count: usize, budget: &mut WindowBudget) -> Option<u32> {
+    pub(super) fn consume(&mut self, count: usize, budget: &WindowBudget) -> Option<u32> {
         let count = count as u64;
         self.consumed += count;
         self.since_growth += count;
@@ -119,7 +135,7 @@ impl FlowWindow {
         if self.since_growth >= self.target {
             self.since_growth = 0;
             if backlog == 0 {
-                let free = (budget.free + self.reserved).saturating_sub(KEPT_BYTES);
+                let free = (budget.free() + self.reserved).saturating_sub(KEPT_BYTES);
                 let share = (free / GROWN_SHARE).max(FIRST_WINDOW.min(self.target));
                 self.target = (2 * self.target).min(MAX_WINDOW).min(share);
             } else if 4 * backlog > self.target && self.target > SLOW_WINDOW {
@@ -136,16 +152,14 @@ impl FlowWindow {
             outstanding
         });
         if needed > self.reserved {
-            let missing = needed - self.reserved;
-            if missing > budget.free {
+            if !budget.take(needed - self.reserved) {
                 // Others have taken the memory meanwhile.
                 self.target = self.reserved;
                 let more = self.target.saturating_sub(outstanding);
                 return self.grant(more, 2 * more >= self.target);
             }
-            budget.free -= missing;
-        } else {
-            budget.free += self.reserved - needed;
+        } else if needed < self.reserved {
+            budget.give_back(self.reserved - needed);
         }
         self.reserved = needed;
         self.grant(more, is_due)

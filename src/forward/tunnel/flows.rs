@@ -1,5 +1,5 @@
-//! The connections of one end of a tunnel: their states, which all tasks of the end share, what a program does with
-//! them, and which of them can go on.
+//! The connections of one stream of a tunnel, at one end: their states, which the tasks of the stream share, what a
+//! program does with them, and which of them can go on.
 
 use std::{
     collections::HashMap,
@@ -13,16 +13,16 @@ use std::{
 };
 
 use futures::task::AtomicWaker;
-use tokio::sync::oneshot;
+use tokio::{runtime::Handle, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    listener::{ForwardListener, SocketPath},
+    end::TunnelEnd,
     messages::{ForwardRefusal, OpenTarget, RefusalKind, TUNNEL_VERSION, TunnelMessage, encode},
     socket::{LocalSocket, SocketReader, SocketWriter},
 };
 use crate::{
-    forward::mux::{Mux, MuxEnd, frame::FlowId},
+    forward::mux::{Mux, frame::FlowId},
     places::Place,
 };
 
@@ -53,6 +53,13 @@ pub(crate) enum TunnelEvent {
         received: u64,
         /// Whether it was reset.
         is_reset: bool,
+    },
+    /// All streams of the tunnel are connected, or those that can be.
+    Streams {
+        /// The number of streams.
+        count: usize,
+        /// Why there are fewer than both ends want.
+        missing: Option<String>,
     },
     /// The far end listens.
     Listening {
@@ -85,17 +92,28 @@ pub(crate) struct TunnelCounts {
     pub(crate) received: AtomicU64,
 }
 
-/// What all tasks of one end share.
+/// What the tasks of one stream of a tunnel share, at one end.
 pub(super) struct TunnelShared {
     state: Mutex<TunnelState>,
     /// The connections with bytes of local programs.
     pub(super) readable: Arc<ReadyQueue>,
     /// The connections whose local programs accept bytes.
     pub(super) writable: Arc<ReadyQueue>,
-    pub(super) counts: Arc<TunnelCounts>,
-    pub(super) observer: TunnelObserver,
-    /// Cancelled when the tunnel has ended: then all of its tasks end.
-    pub(super) over: CancellationToken,
+    /// What all streams of this end share.
+    pub(super) end: Arc<TunnelEnd>,
+    /// The place of the stream in its tunnel.
+    pub(super) kind: StreamKind,
+    /// Cancelled when the peer has sent its first message.
+    pub(super) greeted: CancellationToken,
+}
+
+/// The place of a stream in its tunnel.
+#[derive(Debug)]
+pub(super) enum StreamKind {
+    /// The stream with which the tunnel begins, and which ends last.
+    First,
+    /// A further stream. The runtime is that of its thread; none if all streams have one runtime.
+    Further(Option<Handle>),
 }
 
 /// The state behind the lock.
@@ -121,20 +139,6 @@ pub(super) struct TunnelState {
     /// No more connections are made, and the tunnel ends with the last one.
     pub(super) is_closing: bool,
     flows: HashMap<FlowId, FlowRecord>,
-    /// The paths of the UNIX sockets at which this end listens.
-    pub(super) paths: Vec<SocketPath>,
-}
-
-/// Ends a tunnel when it is dropped: its tasks end, and the paths of its UNIX sockets are removed at once. The tasks
-/// cannot do that, because the process may exit before they run again.
-pub(crate) struct EndGuard(pub(super) Arc<TunnelShared>);
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        self.0.over.cancel();
-        state.paths.clear();
-    }
 }
 
 /// A connection whose sockets are open.
@@ -171,8 +175,9 @@ pub(super) enum AskingEnd {
 }
 
 impl TunnelShared {
-    pub(super) fn new(end: MuxEnd, observer: TunnelObserver) -> Self {
-        let mut mux = Mux::new(end);
+    /// Returns a stream of this end before its first frame.
+    pub(super) fn new(end: &Arc<TunnelEnd>, kind: StreamKind) -> Self {
+        let mut mux = Mux::new(end.numbers, &end.budget);
         let hello = TunnelMessage::Hello {
             version: TUNNEL_VERSION,
             program: env!("CARGO_PKG_VERSION").to_owned(),
@@ -190,15 +195,14 @@ impl TunnelShared {
             unblocked: Vec::new(),
             is_closing: false,
             flows: HashMap::new(),
-            paths: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
             readable: Arc::default(),
             writable: Arc::default(),
-            counts: Arc::default(),
-            observer,
-            over: CancellationToken::new(),
+            end: Arc::clone(end),
+            kind,
+            greeted: CancellationToken::new(),
         }
     }
 
@@ -222,7 +226,7 @@ impl TunnelShared {
     ) -> Option<(FlowId, oneshot::Receiver<Result<(), ForwardRefusal>>)> {
         let target = encode(target)?;
         let mut state = self.lock();
-        if state.is_closing || self.over.is_cancelled() {
+        if state.is_closing || self.end.over.is_cancelled() {
             return None;
         }
         let id = state.mux.open(target)?;
@@ -258,7 +262,7 @@ impl TunnelShared {
         state.mux.refuse(id, encode(refusal).unwrap_or_default());
         drop(state);
         self.readable.wake();
-        (self.observer)(TunnelEvent::Refused(label, refusal.clone()));
+        (self.end.observer)(TunnelEvent::Refused(label, refusal.clone()));
     }
 
     /// Joins a connection to a local socket. The peer is answered if it has asked for it.
@@ -271,7 +275,7 @@ impl TunnelShared {
     ) {
         let (reader, writer) = socket.into_directions();
         let mut state = self.lock();
-        if !state.mux.is_live(id) || self.over.is_cancelled() {
+        if !state.mux.is_live(id) || self.end.over.is_cancelled() {
             // The peer has reset the connection meanwhile. The socket is reset too.
             return;
         }
@@ -294,27 +298,22 @@ impl TunnelShared {
         state.new_readers.push((id, reader));
         state.new_writers.push((id, writer));
         drop(state);
-        self.counts.open.fetch_add(1, Ordering::Relaxed);
-        self.counts.made.fetch_add(1, Ordering::Relaxed);
-        (self.observer)(TunnelEvent::Connected(label));
+        self.end.counts.open.fetch_add(1, Ordering::Relaxed);
+        self.end.counts.made.fetch_add(1, Ordering::Relaxed);
+        (self.end.observer)(TunnelEvent::Connected(label));
         self.readable.wake();
         self.writable.wake();
     }
 
-    /// Takes over the path of a listener, to remove it when the tunnel ends. It is removed at once if the tunnel has
-    /// ended.
-    pub(super) fn own_path(&self, listener: &mut ForwardListener) {
-        let mut state = self.lock();
-        let path = listener.take_path();
-        if !self.over.is_cancelled() {
-            state.paths.extend(path);
-        }
-    }
-
-    /// Makes no more connections, and ends the tunnel with the last one.
+    /// Makes no more connections, and ends the stream with the last one.
     pub(super) fn close(&self) {
         self.lock().is_closing = true;
         self.readable.wake();
+    }
+
+    /// Returns true if the stream may end, once it has no connections.
+    pub(super) fn may_end(&self) -> bool {
+        matches!(self.kind, StreamKind::Further(_)) || self.end.have_further_ended()
     }
 
     /// Records that one direction of a connection has ended in order.
@@ -332,8 +331,8 @@ impl TunnelShared {
         let Some(record) = state.flows.remove(&id) else {
             return;
         };
-        self.counts.open.fetch_sub(1, Ordering::Relaxed);
-        (self.observer)(TunnelEvent::Closed {
+        self.end.counts.open.fetch_sub(1, Ordering::Relaxed);
+        (self.end.observer)(TunnelEvent::Closed {
             label: record.label,
             sent: record.sent,
             received: record.received,
@@ -349,6 +348,13 @@ impl TunnelState {
     /// Returns true if a local socket belongs to the connection, which has not been reset.
     pub(super) fn has_socket(&self, id: FlowId) -> bool {
         self.flows.contains_key(&id)
+    }
+
+    /// Returns true if a program at this port of this machine has a connection here.
+    #[cfg(test)]
+    pub(super) fn has_flow_from(&self, port: u16) -> bool {
+        let own = format!("127.0.0.1:{port}");
+        self.flows.values().any(|flow| flow.label.from == own)
     }
 
     /// Counts bytes that went into the tunnel.
@@ -369,7 +375,7 @@ impl TunnelState {
 /// Makes connections through a tunnel. Clones make connections through the same tunnel.
 #[derive(Clone)]
 pub(crate) struct TunnelHandle {
-    pub(super) shared: Arc<TunnelShared>,
+    pub(super) end: Arc<TunnelEnd>,
 }
 
 /// A connection that the far end has made. Without a local socket it is reset when dropped.
@@ -380,11 +386,13 @@ pub(crate) struct OpenedFlow {
 }
 
 impl TunnelHandle {
-    pub(super) fn new(shared: Arc<TunnelShared>) -> Self {
-        Self { shared }
+    pub(super) fn new(end: &Arc<TunnelEnd>) -> Self {
+        let end = Arc::clone(end);
+        Self { end }
     }
 
-    /// Asks the other end for a connection, and waits for its answer. `from` names the program that has connected.
+    /// Asks the other end for a connection over the stream with the fewest, and waits for its answer. `from` names the
+    /// program that has connected.
     ///
     /// # Errors
     ///
@@ -398,11 +406,15 @@ impl TunnelHandle {
         target: &OpenTarget,
         label: FlowLabel,
     ) -> Result<OpenedFlow, ForwardRefusal> {
-        let shared = Arc::clone(&self.shared);
-        let result = match shared.ask(target) {
-            None if shared.over.is_cancelled() => Err(over()),
-            None => Err(ForwardRefusal::full()),
-            Some((id, answer)) => {
+        let asked = self.end.idlest().map(|shared| {
+            let asked = shared.ask(target);
+            asked.map(|(id, answer)| (shared, id, answer))
+        });
+        let result = match asked {
+            None => Err(over()),
+            Some(None) if self.end.over.is_cancelled() => Err(over()),
+            Some(None) => Err(ForwardRefusal::full()),
+            Some(Some((shared, id, answer))) => {
                 let flow = OpenedFlow {
                     shared,
                     id,
@@ -412,18 +424,23 @@ impl TunnelHandle {
             }
         };
         result.inspect_err(|refusal| {
-            (self.shared.observer)(TunnelEvent::Refused(label, refusal.clone()));
+            (self.end.observer)(TunnelEvent::Refused(label, refusal.clone()));
         })
     }
 
     /// Removes the paths of the UNIX sockets at which this end listens.
     pub(crate) fn remove_paths(&self) {
-        self.shared.lock().paths.clear();
+        self.end.remove_paths();
     }
 
     /// Makes no more connections. The tunnel ends in order when the last one has ended.
     pub(crate) fn close(&self) {
-        self.shared.close();
+        self.end.close();
+    }
+
+    /// Says why the tunnel is about to end, to the peers of its further streams. The first one is the caller's.
+    pub(crate) fn give_reason(&self, reason: &str) {
+        self.end.give_reason(reason);
     }
 }
 
@@ -432,7 +449,7 @@ impl OpenedFlow {
         mut self,
         answer: oneshot::Receiver<Result<(), ForwardRefusal>>,
     ) -> Result<Self, ForwardRefusal> {
-        let over = self.shared.over.clone();
+        let over = self.shared.end.over.clone();
         let answer = tokio::select! {
             answer = answer => answer.unwrap_or_else(|_| Err(reset())),
             () = over.cancelled() => Err(self::over()),
@@ -449,7 +466,14 @@ impl OpenedFlow {
 
     /// Joins the connection to a local socket.
     pub(crate) fn attach(mut self, socket: LocalSocket) {
-        if let Some(label) = self.label.take() {
+        let socket = match &self.shared.kind {
+            StreamKind::Further(Some(runtime)) => socket.moved_to(runtime),
+            StreamKind::First | StreamKind::Further(None) => Ok(socket),
+        };
+        // A socket that cannot be moved is reset, and the connection with it.
+        if let Ok(socket) = socket
+            && let Some(label) = self.label.take()
+        {
             self.shared.attach(self.id, socket, label, AskingEnd::Own);
         }
     }

@@ -240,14 +240,14 @@ pub(crate) enum ListenRoute {
 
 /// Accepts connections until the tunnel has ended.
 pub(super) fn start(mut listener: ForwardListener, route: ListenRoute, handle: &TunnelHandle) {
-    handle.shared.own_path(&mut listener);
-    let over = handle.shared.over.clone();
+    handle.end.own_path(&mut listener);
+    let over = handle.end.over.clone();
     let handle = handle.clone();
     let accepting = async move {
         loop {
             match listener.accept().await {
                 Ok((socket, from)) => {
-                    let over = handle.shared.over.clone();
+                    let over = handle.end.over.clone();
                     let work = pass(socket, from, route.clone(), handle.clone());
                     tokio::spawn(over.run_until_cancelled_owned(work));
                 }
@@ -293,7 +293,7 @@ async fn pass_socks(socket: LocalSocket, from: String, handle: TunnelHandle) {
         Ok(target) => target,
         Err(error) => {
             let reason = error.to_string();
-            (handle.shared.observer)(TunnelEvent::NoRequest { from, reason });
+            (handle.end.observer)(TunnelEvent::NoRequest { from, reason });
             return;
         }
     };

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The version of the frames and of these messages.
-pub(crate) const TUNNEL_VERSION: u32 = 2;
+pub(crate) const TUNNEL_VERSION: u32 = 3;
 
 /// A message about the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +42,22 @@ pub(crate) enum TunnelMessage {
         id: u32,
         /// One sentence.
         text: String,
+    },
+    /// Asks the far end for further streams, once, over the first stream.
+    AskStreams {
+        /// The number of streams that the tunnel is to have.
+        streams: u16,
+        /// True if the user has chosen the number. Otherwise it is how many suit the host.
+        is_chosen: bool,
+    },
+    /// Answers that the far end waits for further streams, or that it allows none.
+    AwaitsStreams {
+        /// The number of streams that the tunnel may have, the first one included.
+        streams: u16,
+        /// The port at which they are awaited; none is that of the first stream.
+        port: Option<u16>,
+        /// What the keys of the streams follow from, beside the key of the first one.
+        salt: [u8; 16],
     },
 }
 

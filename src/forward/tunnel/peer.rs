@@ -23,6 +23,7 @@ use super::{
     listener::{self, ForwardListener, ListenRoute},
     messages::{ForwardRefusal, OpenTarget, RefusalKind, TunnelMessage},
     socket::LocalSocket,
+    widening::{FurtherStreams, Widener},
 };
 use crate::{
     forward::{
@@ -49,10 +50,9 @@ pub(crate) struct TunnelRole {
     pub(crate) may_listen: bool,
     /// Where the other end listens, and what this end connects the connections to.
     pub(crate) remote: Vec<ForwardSpec>,
+    /// How the tunnel gets further streams; none is one stream.
+    pub(crate) further: Option<FurtherStreams>,
 }
-
-/// The most names of targets that are looked up at a time for one peer. Each lookup has a thread.
-const MOST_LOOKUPS: usize = 16;
 
 /// The most bytes of the name of a target: more than DNS and UNIX sockets have. The smallest window of a connection
 /// covers what is kept of it until it is made.
@@ -62,15 +62,29 @@ const MOST_NAME_BYTES: usize = 255;
 pub(super) struct TunnelPeer {
     role: TunnelRole,
     listeners: usize,
-    lookups: Arc<Semaphore>,
+    /// What makes further streams; none on a further stream, and once it was used.
+    widener: Option<Widener>,
+    is_first: bool,
 }
 
 impl TunnelPeer {
-    pub(super) fn new(role: TunnelRole) -> Self {
+    /// Returns what answers the peer over the first stream of a tunnel.
+    pub(super) fn of_first(role: TunnelRole, widener: Widener) -> Self {
         Self {
             role,
             listeners: 0,
-            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            widener: Some(widener),
+            is_first: true,
+        }
+    }
+
+    /// Returns what answers the peer over a further stream.
+    pub(super) fn of_further(role: TunnelRole) -> Self {
+        Self {
+            role,
+            listeners: 0,
+            widener: None,
+            is_first: false,
         }
     }
 
@@ -81,7 +95,22 @@ impl TunnelPeer {
         shared: &Arc<TunnelShared>,
     ) -> Result<(), TunnelFault> {
         match message {
+            // What is about the tunnel as a whole belongs to its first stream.
+            _ if !self.is_first => Err(TunnelFault::Message),
             TunnelMessage::Hello { .. } => Err(TunnelFault::Message),
+            TunnelMessage::AskStreams { streams, is_chosen } => {
+                let widener = self.widener.take().ok_or(TunnelFault::Message)?;
+                widener.offer(streams, is_chosen, shared);
+                Ok(())
+            }
+            TunnelMessage::AwaitsStreams {
+                streams,
+                port,
+                salt,
+            } => {
+                let widener = self.widener.take().ok_or(TunnelFault::Message)?;
+                widener.connect(streams, port, salt)
+            }
             TunnelMessage::Listen { id, at } => {
                 self.listeners += 1;
                 if self.listeners > MOST_LISTENERS {
@@ -89,7 +118,7 @@ impl TunnelPeer {
                 }
                 let may_listen = self.role.may_listen;
                 let shared = Arc::clone(shared);
-                let over = shared.over.clone();
+                let over = shared.end.over.clone();
                 let work = async move {
                     let bound = if may_listen {
                         ForwardListener::bind(&at).await
@@ -100,7 +129,7 @@ impl TunnelPeer {
                         Ok(listener) => {
                             let port = listener.port();
                             shared.tell(&TunnelMessage::Listening { id, port });
-                            let handle = TunnelHandle::new(shared);
+                            let handle = TunnelHandle::new(&shared.end);
                             listener::start(listener, ListenRoute::Remote(id), &handle);
                         }
                         Err(text) => shared.tell(&TunnelMessage::CannotListen { id, text }),
@@ -110,7 +139,7 @@ impl TunnelPeer {
                 Ok(())
             }
             TunnelMessage::Listening { id, port } => {
-                (shared.observer)(TunnelEvent::Listening { id, port });
+                (shared.end.observer)(TunnelEvent::Listening { id, port });
                 Ok(())
             }
             TunnelMessage::CannotListen { text, .. } => {
@@ -144,9 +173,9 @@ impl TunnelPeer {
             Some(None) => return shared.refuse(id, label, &ForwardRefusal::full()),
             place => place.flatten().map(Arc::new),
         };
-        let over = shared.over.clone();
+        let over = shared.end.over.clone();
         let shared = Arc::clone(shared);
-        let lookups = Arc::clone(&self.lookups);
+        let lookups = Arc::clone(&shared.end.lookups);
         let given_up = shared.connecting(id);
         let work = async move {
             let connecting = async {

@@ -205,6 +205,7 @@ impl TunnelSink {
             return Err(TunnelFault::EndedEarly);
         }
         self.has_ended = true;
+        self.shared.end.close();
         self.shared.close();
         Ok(())
     }
@@ -256,6 +257,8 @@ impl TunnelSink {
         match decode(message) {
             Some(TunnelMessage::Hello { version, .. }) if version == TUNNEL_VERSION => {
                 self.has_greeted = true;
+                self.shared.end.join(&self.shared);
+                self.shared.greeted.cancel();
                 Ok(())
             }
             Some(TunnelMessage::Hello { program, .. }) => Err(TunnelFault::Version(program)),
@@ -333,7 +336,7 @@ impl TunnelSink {
         let mut state = self.shared.lock();
         state.mux.consume(id, count);
         state.count_received(id, count);
-        let received = &self.shared.counts.received;
+        let received = &self.shared.end.counts.received;
         received.fetch_add(count as u64, Ordering::Relaxed);
     }
 

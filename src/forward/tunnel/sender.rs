@@ -131,6 +131,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
             let state = self.shared.lock();
             let is_over = state.is_closing && state.mux.count() == 0 && !state.mux.has_control();
             drop(state);
+            let is_over = is_over && self.shared.may_end();
             if !is_over || !self.resetting.is_empty() {
                 return Poll::Pending;
             }
@@ -349,7 +350,7 @@ impl<'a, S: FillSlots + AsyncWrite + Unpin> TunnelSender<'a, S> {
         state.mux.sent(id, count);
         state.count_sent(id, count);
         drop(state);
-        let sent = &self.shared.counts.sent;
+        let sent = &self.shared.end.counts.sent;
         sent.fetch_add(count as u64, Ordering::Relaxed);
     }
 

@@ -25,6 +25,7 @@ use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream, tcp, unix},
+    runtime::Handle,
 };
 
 /// A local socket that was accepted or connected.
@@ -80,6 +81,19 @@ impl From<TcpStream> for LocalSocket {
 }
 
 impl LocalSocket {
+    /// Returns the socket as one whose readiness this runtime reports: that of the thread which reads and writes it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system does not take the socket off one runtime, or to the other. It is then closed.
+    pub(super) fn moved_to(self, runtime: &Handle) -> io::Result<Self> {
+        let _inside = runtime.enter();
+        Ok(match self {
+            Self::Tcp(socket) => Self::Tcp(TcpStream::from_std(socket.into_std()?)?),
+            Self::Unix(socket) => Self::Unix(UnixStream::from_std(socket.into_std()?)?),
+        })
+    }
+
     /// Splits the socket.
     pub(super) fn into_directions(self) -> (SocketReader, SocketWriter) {
         let (read, write) = match self {

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
@@ -17,14 +18,14 @@ use tokio::{
 };
 
 use super::{
-    Tunnel, TunnelFault, TunnelRole,
-    flows::{FlowLabel, TunnelCounts, TunnelEvent, TunnelHandle},
+    AwaitingPlace, FurtherStreams, Tunnel, TunnelFault, TunnelRole,
+    flows::{FlowLabel, TunnelCounts, TunnelEvent, TunnelHandle, TunnelState},
     listener::{ForwardListener, ListenRoute},
     messages::{OpenTarget, RefusalKind, TunnelMessage, encode},
     peer::{connect, connect_first},
 };
 use crate::{
-    Key, Stream,
+    Key, Listener, Stream, StreamConfig,
     forward::{
         mux::{Mux, MuxEnd},
         policy::{ForwardPolicy, ForwardTarget},
@@ -32,6 +33,53 @@ use crate::{
     },
     places::{Places, Share, SharedPlaces},
 };
+
+/// Runs each of these tests with a tunnel of one, two and four streams.
+macro_rules! with_streams {
+    ($($test:ident)+) => {
+        $(
+            mod $test {
+                #[tokio::test]
+                async fn with_one_stream() {
+                    super::$test(1).await;
+                }
+
+                #[tokio::test]
+                async fn with_two_streams() {
+                    super::$test(2).await;
+                }
+
+                #[tokio::test]
+                async fn with_four_streams() {
+                    super::$test(4).await;
+                }
+            }
+        )+
+    };
+}
+
+with_streams! {
+    bytes_and_ends_pass_in_both_directions
+    many_connections_at_once_are_kept_apart
+    a_connection_that_is_not_read_holds_up_no_other
+    bytes_that_are_under_way_when_the_tunnel_is_closed_arrive
+    connections_that_come_and_go_leave_nothing
+    the_far_end_listens_for_the_near_one
+    the_tunnel_ends_if_the_far_end_cannot_listen
+    a_program_asks_for_its_target_by_socks
+    unix_sockets_are_both_ends_of_a_connection
+    a_refused_connection_is_a_reset
+    a_target_whose_name_is_longer_than_any_is_refused_and_not_kept
+    a_connection_that_is_given_up_is_not_made
+    connections_beyond_the_places_of_a_peer_are_refused_until_one_ends
+    a_reset_arrives_as_a_reset
+    when_the_tunnel_dies_programs_see_a_reset_and_no_end
+    a_reset_of_a_connection_that_is_held_up_is_noticed
+    a_program_that_waits_for_its_target_sees_a_reset_when_the_tunnel_dies
+    an_answer_before_the_end_of_an_upload_arrives
+    an_answer_through_unix_sockets_arrives_before_the_end_of_an_upload
+    a_slow_reader_gets_every_byte_before_the_reset
+}
 
 /// A guard against a hang, and no budget.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -94,29 +142,31 @@ fn any_port() -> ListenAt {
 }
 
 /// Returns both ends of a stream.
-async fn streams() -> [Stream; 2] {
-    let key = Key::generate().unwrap();
-    let builder = Stream::builder(&key);
+async fn pair(key: &Key) -> [Stream; 2] {
+    let builder = Stream::builder(key);
     let listener = builder.bind("127.0.0.1:0").await.unwrap();
     let dialing = builder.connect(listener.local_addr());
     let (near, far) = tokio::join!(dialing, listener.accept());
     [near.unwrap(), far.unwrap()]
 }
 
-/// Starts a tunnel whose near end listens for each of these routes, and whose far end listens for `remote`.
-async fn tunnel(routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunnel {
-    tunnel_with_places(routes, remote, None).await
+/// Starts a tunnel of so many streams whose near end listens for each of these routes, and whose far end listens for `remote`.
+async fn tunnel(streams: u16, routes: Vec<ListenRoute>, remote: Vec<ForwardSpec>) -> TestTunnel {
+    tunnel_with_places(streams, routes, remote, None).await
 }
 
 async fn tunnel_with_places(
+    streams: u16,
     routes: Vec<ListenRoute>,
     remote: Vec<ForwardSpec>,
     places: Option<Places>,
 ) -> TestTunnel {
-    let [mut near, mut far] = streams().await;
+    let key = Key::generate().unwrap();
+    let [mut near, mut far] = pair(key.key()).await;
     let events = Arc::<Events>::default();
     let role = TunnelRole {
         remote,
+        further: Some(further(streams, key.key(), None)),
         ..TunnelRole::default()
     };
     let mut near_end = Tunnel::near(role, events.observer());
@@ -131,9 +181,10 @@ async fn tunnel_with_places(
         may_listen: true,
         places,
         remote: Vec::new(),
+        further: Some(further(streams, key.key(), Some(own_place()))),
     };
     let far_end = Tunnel::far(role, Arc::new(|_| ()));
-    TestTunnel {
+    let tunnel = TestTunnel {
         handle: near_end.handle(),
         far_handle: far_end.handle(),
         counts: [near_end.counts(), far_end.counts()],
@@ -141,6 +192,49 @@ async fn tunnel_with_places(
         far: tokio::spawn(async move { far_end.run(&mut far).await }),
         events,
         ports,
+    };
+    let ends = [&tunnel.handle.end, &tunnel.far_handle.end].map(Arc::clone);
+    until(|| {
+        ends.iter()
+            .all(|end| end.count() == usize::from(streams) || end.over.is_cancelled())
+    })
+    .await;
+    tunnel
+}
+
+/// Returns how an end gets so many streams, the first of which has this key.
+fn further(streams: u16, key: &Key, place: Option<AwaitingPlace>) -> FurtherStreams {
+    FurtherStreams {
+        streams,
+        most: streams,
+        is_chosen: true,
+        key: key.clone(),
+        config: StreamConfig::default(),
+        place,
+    }
+}
+
+/// Returns the place of a far end that waits for further streams at a listener of its own.
+fn own_place() -> AwaitingPlace {
+    AwaitingPlace::Own(Arc::new(|key| {
+        async move {
+            let listener = Listener::bind("127.0.0.1:0", key, StreamConfig::default()).await;
+            listener.map_err(|error| error.to_string())
+        }
+        .boxed()
+    }))
+}
+
+impl TunnelHandle {
+    /// Returns a sum over all streams.
+    fn sum(&self, count: impl Fn(&TunnelState) -> usize) -> usize {
+        let streams = self.end.streams();
+        streams.iter().map(|stream| count(&stream.lock())).sum()
+    }
+
+    /// Returns the number of connections that are being made for the peer.
+    fn connecting(&self) -> usize {
+        self.sum(|state| state.connecting.len())
     }
 }
 
@@ -163,10 +257,10 @@ impl TestTunnel {
 }
 
 /// Starts a tunnel, and connects two sockets through it.
-async fn joined() -> (TestTunnel, TcpStream, TcpStream) {
+async fn joined(streams: u16) -> (TestTunnel, TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = port_of(listener.local_addr().unwrap());
-    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let tunnel = tunnel(streams, vec![ListenRoute::To(target)], Vec::new()).await;
     let client = tunnel.connect().await;
     let (server, _) = listener.accept().await.unwrap();
     (tunnel, client, server)
@@ -251,9 +345,13 @@ async fn unanswering_port() -> (ForwardTarget, impl Sized) {
     (target, (listener, queued))
 }
 
-#[tokio::test]
-async fn bytes_and_ends_pass_in_both_directions() {
-    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+async fn bytes_and_ends_pass_in_both_directions(streams: u16) {
+    let tunnel = tunnel(
+        streams,
+        vec![ListenRoute::To(echo_server().await)],
+        Vec::new(),
+    )
+    .await;
     for length in [0, 1, 100, 70_000, 20 << 20] {
         let bytes = pattern(length);
         let back = exchange(tunnel.connect().await, bytes.clone()).await;
@@ -262,9 +360,13 @@ async fn bytes_and_ends_pass_in_both_directions() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn many_connections_at_once_are_kept_apart() {
-    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+async fn many_connections_at_once_are_kept_apart(streams: u16) {
+    let tunnel = tunnel(
+        streams,
+        vec![ListenRoute::To(echo_server().await)],
+        Vec::new(),
+    )
+    .await;
     let mut exchanges = Vec::new();
     for number in 0..200 {
         let bytes = pattern(1000 * number + 1);
@@ -276,12 +378,11 @@ async fn many_connections_at_once_are_kept_apart() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn a_connection_that_is_not_read_holds_up_no_other() {
+async fn a_connection_that_is_not_read_holds_up_no_other(streams: u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stuck = port_of(listener.local_addr().unwrap());
     let routes = vec![ListenRoute::To(echo_server().await), ListenRoute::To(stuck)];
-    let tunnel = tunnel(routes, Vec::new()).await;
+    let tunnel = tunnel(streams, routes, Vec::new()).await;
     let mut unread = TcpStream::connect(("127.0.0.1", tunnel.ports[1]))
         .await
         .unwrap();
@@ -294,9 +395,8 @@ async fn a_connection_that_is_not_read_holds_up_no_other() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn bytes_that_are_under_way_when_the_tunnel_is_closed_arrive() {
-    let (tunnel, mut client, mut server) = joined().await;
+async fn bytes_that_are_under_way_when_the_tunnel_is_closed_arrive(streams: u16) {
+    let (tunnel, mut client, mut server) = joined(streams).await;
     let bytes = pattern(3 << 20);
     let sending = bytes.clone();
     let client = tokio::spawn(async move {
@@ -317,26 +417,29 @@ async fn bytes_that_are_under_way_when_the_tunnel_is_closed_arrive() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn connections_that_come_and_go_leave_nothing() {
-    let tunnel = tunnel(vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+async fn connections_that_come_and_go_leave_nothing(streams: u16) {
+    let tunnel = tunnel(
+        streams,
+        vec![ListenRoute::To(echo_server().await)],
+        Vec::new(),
+    )
+    .await;
     for _ in 0..500 {
         let mut socket = tunnel.connect().await;
         socket.write_all(b"x").await.unwrap();
         timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
     }
-    let count = tunnel.handle.shared.lock().mux.count();
+    let count = tunnel.handle.sum(|state| state.mux.count());
     assert!(count < 10, "{count} connections are left");
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn the_far_end_listens_for_the_near_one() {
+async fn the_far_end_listens_for_the_near_one(streams: u16) {
     let spec = ForwardSpec {
         listen: any_port(),
         target: echo_server().await,
     };
-    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let tunnel = tunnel(streams, Vec::new(), vec![spec]).await;
     let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
     let TunnelEvent::Listening { port, .. } = tunnel.events.wait(listening).await else {
         unreachable!()
@@ -349,8 +452,7 @@ async fn the_far_end_listens_for_the_near_one() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn the_tunnel_ends_if_the_far_end_cannot_listen() {
+async fn the_tunnel_ends_if_the_far_end_cannot_listen(streams: u16) {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let spec = ForwardSpec {
@@ -360,7 +462,7 @@ async fn the_tunnel_ends_if_the_far_end_cannot_listen() {
         },
         target: port_of(taken.local_addr().unwrap()),
     };
-    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let tunnel = tunnel(streams, Vec::new(), vec![spec]).await;
     let ended = timeout(LIMIT, tunnel.near).await.unwrap().unwrap();
     let Err(TunnelFault::CannotListen(text)) = ended else {
         panic!("{ended:?}");
@@ -368,12 +470,11 @@ async fn the_tunnel_ends_if_the_far_end_cannot_listen() {
     assert!(text.contains(&port.to_string()), "{text}");
 }
 
-#[tokio::test]
-async fn a_program_asks_for_its_target_by_socks() {
+async fn a_program_asks_for_its_target_by_socks(streams: u16) {
     let ForwardTarget::Tcp { port, .. } = echo_server().await else {
         unreachable!()
     };
-    let tunnel = tunnel(vec![ListenRoute::Socks], Vec::new()).await;
+    let tunnel = tunnel(streams, vec![ListenRoute::Socks], Vec::new()).await;
     let mut socket = tunnel.connect().await;
     // All at once, as a program may that does not wait for answers.
     let mut request = vec![5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1];
@@ -402,8 +503,7 @@ async fn a_program_asks_for_its_target_by_socks() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn unix_sockets_are_both_ends_of_a_connection() {
+async fn unix_sockets_are_both_ends_of_a_connection(streams: u16) {
     let directory = tempfile::tempdir().unwrap();
     let (here, there) = (
         directory.path().join("here"),
@@ -425,7 +525,12 @@ async fn unix_sockets_are_both_ends_of_a_connection() {
     // A socket at which no process listens is replaced.
     drop(UnixListener::bind(&here).unwrap());
     let target = ForwardTarget::Unix(path(&there));
-    let tunnel = tunnel(Vec::new(), vec![ForwardSpec { listen: at, target }]).await;
+    let tunnel = tunnel(
+        streams,
+        Vec::new(),
+        vec![ForwardSpec { listen: at, target }],
+    )
+    .await;
     let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
     tunnel.events.wait(listening).await;
     let mode = std::fs::metadata(&here).unwrap().permissions().mode();
@@ -448,12 +553,11 @@ async fn unix_sockets_are_both_ends_of_a_connection() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn a_refused_connection_is_a_reset() {
+async fn a_refused_connection_is_a_reset(streams: u16) {
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = port_of(unused.local_addr().unwrap());
     drop(unused);
-    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let tunnel = tunnel(streams, vec![ListenRoute::To(target)], Vec::new()).await;
     let mut socket = tunnel.connect().await;
     is_reset(&mut socket).await;
     let refused = |event: &TunnelEvent| matches!(event, TunnelEvent::Refused(..));
@@ -461,9 +565,8 @@ async fn a_refused_connection_is_a_reset() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn a_target_whose_name_is_longer_than_any_is_refused_and_not_kept() {
-    let tunnel = tunnel(Vec::new(), Vec::new()).await;
+async fn a_target_whose_name_is_longer_than_any_is_refused_and_not_kept(streams: u16) {
+    let tunnel = tunnel(streams, Vec::new(), Vec::new()).await;
     let label = || FlowLabel {
         from: "a test".to_owned(),
         to: "a long name".to_owned(),
@@ -477,19 +580,18 @@ async fn a_target_whose_name_is_longer_than_any_is_refused_and_not_kept() {
         let why = refused.err().unwrap().text;
         assert_eq!(why, "the name has more than 255 bytes");
     }
-    assert_eq!(tunnel.far_handle.shared.lock().connecting.len(), 0);
+    assert_eq!(tunnel.far_handle.connecting(), 0);
 }
 
-#[tokio::test]
-async fn a_connection_that_is_given_up_is_not_made() {
+async fn a_connection_that_is_given_up_is_not_made(streams: u16) {
     let (target, _unanswering) = unanswering_port().await;
-    let tunnel = tunnel(Vec::new(), Vec::new()).await;
+    let tunnel = tunnel(streams, Vec::new(), Vec::new()).await;
     let target = OpenTarget::Connect(target);
     let label = FlowLabel {
         from: String::new(),
         to: String::new(),
     };
-    let connecting = || tunnel.far_handle.shared.lock().connecting.len();
+    let connecting = || tunnel.far_handle.connecting();
     tokio::select! {
         _ = tunnel.handle.open(&target, label) => panic!("the port has answered"),
         () = until(|| connecting() == 1) => {}
@@ -512,8 +614,7 @@ async fn an_address_without_an_answer_does_not_hold_up_the_next_one() {
     assert_eq!(connected.unwrap().peer_addr().unwrap(), at);
 }
 
-#[tokio::test]
-async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
+async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends(streams: u16) {
     let share = Share {
         all: 3,
         of_one_key: 2,
@@ -521,7 +622,7 @@ async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
     let own = SharedPlaces::new(share).of(Key::from_secret(&[1; 32]).id());
     let places = own.clone();
     let routes = vec![ListenRoute::To(echo_server().await)];
-    let tunnel = tunnel_with_places(routes, Vec::new(), Some(places)).await;
+    let tunnel = tunnel_with_places(streams, routes, Vec::new(), Some(places)).await;
     let mut sockets = Vec::new();
     for _ in 0..2 {
         let mut socket = tunnel.connect().await;
@@ -547,13 +648,13 @@ async fn connections_beyond_the_places_of_a_peer_are_refused_until_one_ends() {
 
 #[tokio::test]
 async fn a_peer_with_another_version_is_named() {
-    let [mut near, mut far] = streams().await;
+    let [mut near, mut far] = pair(Key::generate().unwrap().key()).await;
     let hello = TunnelMessage::Hello {
         version: 99,
         program: "9.9".to_owned(),
     };
     let hello = encode(&hello).unwrap();
-    let mut mux = Mux::new(MuxEnd::Even);
+    let mut mux = Mux::new(MuxEnd::Even, &Arc::default());
     mux.send_message(hello);
     let mut frame = [0; 200];
     let count = mux.write_control(&mut frame);
@@ -564,11 +665,10 @@ async fn a_peer_with_another_version_is_named() {
     assert!(ended.unwrap_err().to_string().contains("9.9"));
 }
 
-#[tokio::test]
-async fn a_reset_arrives_as_a_reset() {
+async fn a_reset_arrives_as_a_reset(streams: u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = port_of(listener.local_addr().unwrap());
-    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let tunnel = tunnel(streams, vec![ListenRoute::To(target)], Vec::new()).await;
     for is_server in [true, false] {
         let mut client = tunnel.connect().await;
         let (mut server, _) = listener.accept().await.unwrap();
@@ -586,9 +686,8 @@ async fn a_reset_arrives_as_a_reset() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn when_the_tunnel_dies_programs_see_a_reset_and_no_end() {
-    let (tunnel, mut client, mut server) = joined().await;
+async fn when_the_tunnel_dies_programs_see_a_reset_and_no_end(streams: u16) {
+    let (tunnel, mut client, mut server) = joined(streams).await;
     client.write_all(b"x").await.unwrap();
     server.read_u8().await.unwrap();
     tunnel.far.abort();
@@ -599,9 +698,8 @@ async fn when_the_tunnel_dies_programs_see_a_reset_and_no_end() {
     assert!(matches!(ended, Err(TunnelFault::Stream(_))), "{ended:?}");
 }
 
-#[tokio::test]
-async fn a_reset_of_a_connection_that_is_held_up_is_noticed() {
-    let (tunnel, mut client, mut server) = joined().await;
+async fn a_reset_of_a_connection_that_is_held_up_is_noticed(streams: u16) {
+    let (tunnel, mut client, mut server) = joined(streams).await;
     fill(&mut client).await;
     client.set_zero_linger().unwrap();
     drop(client);
@@ -615,12 +713,11 @@ async fn a_reset_of_a_connection_that_is_held_up_is_noticed() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn a_program_that_waits_for_its_target_sees_a_reset_when_the_tunnel_dies() {
+async fn a_program_that_waits_for_its_target_sees_a_reset_when_the_tunnel_dies(streams: u16) {
     let (target, _unanswering) = unanswering_port().await;
-    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let tunnel = tunnel(streams, vec![ListenRoute::To(target)], Vec::new()).await;
     let mut client = tunnel.connect().await;
-    let connecting = || tunnel.far_handle.shared.lock().connecting.len();
+    let connecting = || tunnel.far_handle.connecting();
     until(|| connecting() == 1).await;
     tunnel.far.abort();
     is_reset(&mut client).await;
@@ -639,12 +736,11 @@ async fn read_all(mut read: impl tokio::io::AsyncRead + Unpin) -> (Vec<u8>, io::
     (bytes, ended)
 }
 
-#[tokio::test]
-async fn an_answer_before_the_end_of_an_upload_arrives() {
+async fn an_answer_before_the_end_of_an_upload_arrives(streams: u16) {
     let answer = pattern(3000);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = port_of(listener.local_addr().unwrap());
-    let tunnel = tunnel(vec![ListenRoute::To(target)], Vec::new()).await;
+    let tunnel = tunnel(streams, vec![ListenRoute::To(target)], Vec::new()).await;
     for turn in 0..100 {
         let client = tunnel.connect().await;
         let (server, _) = listener.accept().await.unwrap();
@@ -667,8 +763,7 @@ async fn an_answer_before_the_end_of_an_upload_arrives() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn an_answer_through_unix_sockets_arrives_before_the_end_of_an_upload() {
+async fn an_answer_through_unix_sockets_arrives_before_the_end_of_an_upload(streams: u16) {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let bytes = |name: &str| path(name).as_os_str().as_encoded_bytes().to_vec();
@@ -677,7 +772,7 @@ async fn an_answer_through_unix_sockets_arrives_before_the_end_of_an_upload() {
         listen: ListenAt::Unix(bytes("here")),
         target: ForwardTarget::Unix(bytes("there")),
     };
-    let tunnel = tunnel(Vec::new(), vec![spec]).await;
+    let tunnel = tunnel(streams, Vec::new(), vec![spec]).await;
     let listening = |event: &TunnelEvent| matches!(event, TunnelEvent::Listening { .. });
     tunnel.events.wait(listening).await;
     let answer = pattern(3000);
@@ -696,9 +791,8 @@ async fn an_answer_through_unix_sockets_arrives_before_the_end_of_an_upload() {
     tunnel.close().await;
 }
 
-#[tokio::test]
-async fn a_slow_reader_gets_every_byte_before_the_reset() {
-    let (tunnel, mut client, mut server) = joined().await;
+async fn a_slow_reader_gets_every_byte_before_the_reset(streams: u16) {
+    let (tunnel, mut client, mut server) = joined(streams).await;
     client.write_all(b"unread").await.unwrap();
     server.read_u8().await.unwrap();
     // More than the client's kernel takes while the client does not read.
@@ -707,10 +801,213 @@ async fn a_slow_reader_gets_every_byte_before_the_reset() {
     until(|| tunnel.counts[1].sent.load(Ordering::Relaxed) == 1 << 20).await;
     drop(server);
     // The near end knows of the reset before the client reads.
-    until(|| tunnel.handle.shared.lock().mux.is_all_received()).await;
+    until(|| {
+        tunnel
+            .handle
+            .sum(|state| usize::from(!state.mux.is_all_received()))
+            == 0
+    })
+    .await;
     let (received, ended) = read_all(&mut client).await;
     assert!(received == answer, "{} bytes", received.len());
     let error = ended.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     tunnel.close().await;
+}
+
+#[tokio::test]
+async fn connections_are_spread_over_the_streams() {
+    let tunnel = tunnel(4, vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+    let counts = || {
+        let streams = tunnel.handle.end.streams();
+        let counts = streams.iter().map(|stream| stream.lock().mux.count());
+        counts.collect::<Vec<_>>()
+    };
+    let mut sockets = Vec::new();
+    for number in 1..=10 {
+        let mut socket = tunnel.connect().await;
+        socket.write_all(b"x").await.unwrap();
+        timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
+        sockets.push(socket);
+        let counts = counts();
+        let least = number / 4;
+        assert!(
+            counts
+                .iter()
+                .all(|count| [least, least + 1].contains(count)),
+            "{counts:?}"
+        );
+    }
+    // The next connections go to the stream that has lost some. The fourth, the eighth: those of one stream.
+    let own = |at: usize| {
+        let from = sockets[at].local_addr().unwrap().port();
+        let streams = tunnel.handle.end.streams();
+        streams
+            .iter()
+            .position(|stream| stream.lock().has_flow_from(from))
+    };
+    let (lost, other) = (own(3).unwrap(), own(7).unwrap());
+    assert_eq!(lost, other);
+    drop((sockets.remove(7), sockets.remove(3)));
+    until(|| counts()[lost] == 0).await;
+    for _ in 0..2 {
+        let mut socket = tunnel.connect().await;
+        socket.write_all(b"x").await.unwrap();
+        timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
+        sockets.push(socket);
+    }
+    assert_eq!(counts()[lost], 2);
+    drop(sockets);
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn the_memory_of_a_tunnel_is_that_of_all_its_streams() {
+    let (listener, target) = silent_server().await;
+    let tunnel = tunnel(4, vec![ListenRoute::To(target)], Vec::new()).await;
+    let budget = &tunnel.far_handle.end.budget;
+    let all = budget.free();
+    let mut sockets = Vec::new();
+    for number in 1..=8 {
+        let mut client = tunnel.connect().await;
+        let (server, _) = listener.accept().await.unwrap();
+        fill(&mut client).await;
+        sockets.push((client, server));
+        // Each connection has at least its first window of the one budget.
+        assert!(budget.free() <= all - number * (2 << 10));
+    }
+    drop(sockets);
+    until(|| budget.free() == all).await;
+    tunnel.close().await;
+}
+
+/// Returns a server that reads nothing.
+async fn silent_server() -> (TcpListener, ForwardTarget) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = port_of(listener.local_addr().unwrap());
+    (listener, target)
+}
+
+/// The tunnel keeps its promise if a stream fails that is not the first: no connection goes on without the others, and
+/// none ends in order.
+#[tokio::test]
+async fn when_a_further_stream_fails_all_connections_are_reset() {
+    for is_near in [true, false] {
+        let tunnel = tunnel(3, vec![ListenRoute::To(echo_server().await)], Vec::new()).await;
+        let mut sockets = Vec::new();
+        for _ in 0..6 {
+            let mut socket = tunnel.connect().await;
+            socket.write_all(b"x").await.unwrap();
+            timeout(LIMIT, socket.read_u8()).await.unwrap().unwrap();
+            sockets.push(socket);
+        }
+        let handle = if is_near {
+            &tunnel.handle
+        } else {
+            &tunnel.far_handle
+        };
+        // No end says this over a further stream.
+        let streams = handle.end.streams();
+        streams[2].tell(&TunnelMessage::Listening { id: 0, port: None });
+        for socket in &mut sockets {
+            is_reset(socket).await;
+        }
+        for ended in [tunnel.near, tunnel.far] {
+            let fault = timeout(LIMIT, ended).await.unwrap().unwrap().unwrap_err();
+            let text = fault.to_string();
+            assert!(text.contains("invalid message"), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_goes_on_without_the_streams_that_cannot_be_made() {
+    let refusing = || {
+        AwaitingPlace::Own(Arc::new(|_| {
+            async { Err("no port is left".to_owned()) }.boxed()
+        }))
+    };
+    // The near end connects to the port of the first stream, where nothing listens any more.
+    let elsewhere = Key::generate().unwrap();
+    let elsewhere = Stream::builder(elsewhere.key()).bind("127.0.0.1:0").await;
+    let elsewhere = Arc::new(elsewhere.unwrap());
+    let owner = Key::generate().unwrap().id();
+    let gone = AwaitingPlace::Shared(elsewhere, owner, Arc::new(|_| ()));
+    for place in [Some(refusing()), None, Some(gone)] {
+        let key = Key::generate().unwrap();
+        let [mut near, mut far] = pair(key.key()).await;
+        let events = Arc::<Events>::default();
+        let role = TunnelRole {
+            further: Some(further(3, key.key(), None)),
+            ..TunnelRole::default()
+        };
+        let near_end = Tunnel::near(role, events.observer());
+        let role = TunnelRole {
+            policy: Some(ForwardPolicy::Any),
+            further: place.map(|place| further(3, key.key(), Some(place))),
+            ..TunnelRole::default()
+        };
+        let far_end = Tunnel::far(role, Arc::new(|_| ()));
+        let handle = near_end.handle();
+        let near = tokio::spawn(async move { near_end.run(&mut near).await });
+        let far = tokio::spawn(async move { far_end.run(&mut far).await });
+        let event = events
+            .wait(|event| matches!(event, TunnelEvent::Streams { .. }))
+            .await;
+        let TunnelEvent::Streams { count, .. } = event else {
+            unreachable!()
+        };
+        assert_eq!(count, 1);
+        let target = OpenTarget::Connect(echo_server().await);
+        let label = FlowLabel {
+            from: String::new(),
+            to: String::new(),
+        };
+        assert!(handle.open(&target, label).await.is_ok());
+        handle.close();
+        timeout(LIMIT, near).await.unwrap().unwrap().unwrap();
+        timeout(LIMIT, far).await.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_that_is_closed_while_streams_are_connected_ends_in_order() {
+    for pause in 0..40 {
+        let key = Key::generate().unwrap();
+        let [mut near, mut far] = pair(key.key()).await;
+        let role = |place| TunnelRole {
+            further: Some(further(4, key.key(), place)),
+            ..TunnelRole::default()
+        };
+        let near_end = Tunnel::near(role(None), Arc::new(|_| ()));
+        let far_end = Tunnel::far(role(Some(own_place())), Arc::new(|_| ()));
+        let handle = near_end.handle();
+        let near = tokio::spawn(async move { near_end.run(&mut near).await });
+        let far = tokio::spawn(async move { far_end.run(&mut far).await });
+        tokio::time::sleep(Duration::from_micros(500 * pause)).await;
+        handle.close();
+        timeout(LIMIT, near).await.unwrap().unwrap().unwrap();
+        timeout(LIMIT, far).await.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn streams_are_asked_for_once_and_only_by_the_near_end() {
+    let asking = TunnelMessage::AskStreams {
+        streams: 2,
+        is_chosen: true,
+    };
+    let awaiting = TunnelMessage::AwaitsStreams {
+        streams: 2,
+        port: None,
+        salt: [0; 16],
+    };
+    let tunnel = tunnel(2, Vec::new(), Vec::new()).await;
+    tunnel.handle.end.streams()[0].tell(&asking);
+    let ended = timeout(LIMIT, tunnel.far).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(TunnelFault::Message)), "{ended:?}");
+    let tunnel = self::tunnel(1, Vec::new(), Vec::new()).await;
+    tunnel.far_handle.end.streams()[0].tell(&awaiting);
+    let ended = timeout(LIMIT, tunnel.near).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(TunnelFault::Message)), "{ended:?}");
 }

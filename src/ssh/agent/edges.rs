@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
-    job::{ConnectedEdges, FirstFault, JobContext, OrderedEdges, PlacedEdge},
+    job::{ConnectedEdges, FirstFault, JobContext, OrderedEdge, OrderedEdges, PlacedEdge},
     outbox::Outbox,
 };
 use crate::{
@@ -112,11 +112,17 @@ impl PendingEdges {
         self.routes.clone()
     }
 
-    /// Returns the directions and the counts of the edges.
+    /// Returns what an application knows of the edges.
     pub(super) fn ordered(&self) -> OrderedEdges {
-        let edge =
-            |(id, edge): (&EdgeId, &PendingEdge)| (*id, (edge.direction, Arc::clone(&edge.meter)));
-        OrderedEdges(self.edges.iter().map(edge).collect())
+        let ordered = |(id, edge): (&EdgeId, &PendingEdge)| {
+            let ordered = OrderedEdge {
+                direction: edge.direction,
+                meter: Arc::clone(&edge.meter),
+                plan: edge.plan.clone(),
+            };
+            (*id, ordered)
+        };
+        OrderedEdges(self.edges.iter().map(ordered).collect())
     }
 
     /// Waits until all edges are connected or left out. If the work fails before that, closes those that are connected

@@ -28,7 +28,7 @@ use crate::{
     Direction, Error,
     carry::CarryThread,
     ssh::{
-        edge::about_peer,
+        edge::{EdgePlan, about_peer},
         protocol::{AgentReport, EdgeId, FaultKind, Order, Payload, ToAgent, WorkFault},
     },
 };
@@ -329,8 +329,17 @@ impl ConnectedEdges {
     }
 }
 
-/// The edges of an order by id: the direction of each, and its counts.
-pub(crate) struct OrderedEdges(pub(crate) BTreeMap<EdgeId, (Direction, Arc<Meter>)>);
+/// The edges of an order by id.
+pub(crate) struct OrderedEdges(pub(crate) BTreeMap<EdgeId, OrderedEdge>);
+
+/// An edge of an order.
+pub(crate) struct OrderedEdge {
+    pub(super) direction: Direction,
+    /// The counts of the edge.
+    pub(super) meter: Arc<Meter>,
+    /// How the edge is connected.
+    pub(super) plan: EdgePlan,
+}
 
 impl OrderedEdges {
     /// Returns the counts of an edge that the application uses in this direction.
@@ -340,10 +349,21 @@ impl OrderedEdges {
     /// A sentence for the user, if there is no such edge or if its direction is another.
     pub(crate) fn meter(&self, id: EdgeId, direction: Direction) -> Result<Arc<Meter>, String> {
         match self.0.get(&id) {
-            Some((actual, meter)) if *actual == direction => Ok(Arc::clone(meter)),
+            Some(edge) if edge.direction == direction => Ok(Arc::clone(&edge.meter)),
             Some(_) => Err(format!("the order's edge {id} leads the wrong way")),
             None => Err(format!("the order has no edge {id}")),
         }
+    }
+
+    /// Returns how an edge is connected, with its key.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the user, if there is no such edge.
+    pub(crate) fn plan(&self, id: EdgeId) -> Result<EdgePlan, String> {
+        let edge = self.0.get(&id);
+        let plan = edge.map(|edge| edge.plan.clone());
+        plan.ok_or_else(|| format!("the order has no edge {id}"))
     }
 }
 

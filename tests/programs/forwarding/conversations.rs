@@ -313,7 +313,7 @@ impl Door {
 
 /// A way from a client to a server, and the direct way between sockets of the same kinds.
 struct Way {
-    name: &'static str,
+    name: String,
     door: Door,
     server: Arc<Server>,
 }
@@ -353,39 +353,44 @@ impl Ways {
         let unix_target = hosts.directory().join("target");
         server.accept_all(UnixListener::bind(&unix_target).unwrap().into());
         let mut running = Vec::new();
-        let mut open = |option: &str, spec: &str, place: Option<&str>| {
-            let started = tunnel(&hosts, &[option, spec]).start();
-            let port = place.map(|place| port(&started, place));
-            running.push(started);
-            port
+        let mut tunnels = Vec::new();
+        for streams in ["1", "2", "4"] {
+            let mut open = |option: &str, spec: &str, place: Option<&str>| {
+                let started = tunnel(&hosts, &["--streams", streams, option, spec]).start();
+                let port = place.map(|place| port(&started, place));
+                running.push(started);
+                port
+            };
+            let tcp = format!("0:127.0.0.1:{target}");
+            let local = open("-L", &tcp, Some("here")).unwrap();
+            let remote = open("-R", &tcp, Some("on the other host")).unwrap();
+            let socks = open("-D", "0", Some("here")).unwrap();
+            let to_unix = format!("0:{}", unix_target.display());
+            let to_unix = open("-L", &to_unix, Some("here")).unwrap();
+            let unix = hosts.directory().join(format!("listener{streams}"));
+            let from_unix = format!("{}:127.0.0.1:{target}", unix.display());
+            open("-L", &from_unix, None);
+            eventually("the UNIX socket", || {
+                Path::new(&unix).exists().then_some(())
+            });
+            let doors = [
+                ("-L", Door::Port(local)),
+                ("-R", Door::Port(remote)),
+                ("-D", Door::Socks(socks, target)),
+                ("-L to a UNIX socket", Door::Port(to_unix)),
+                ("-L from a UNIX socket", Door::Path(unix)),
+            ];
+            tunnels.extend(doors.map(|(name, door)| Way {
+                name: format!("{name}, streams: {streams}"),
+                door,
+                server: Arc::clone(&server),
+            }));
+        }
+        let direct = Way {
+            name: "direct".to_owned(),
+            door: Door::Port(target),
+            server,
         };
-        let tcp = format!("0:127.0.0.1:{target}");
-        let local = open("-L", &tcp, Some("here")).unwrap();
-        let remote = open("-R", &tcp, Some("on the other host")).unwrap();
-        let socks = open("-D", "0", Some("here")).unwrap();
-        let to_unix = open("-L", &format!("0:{}", unix_target.display()), Some("here")).unwrap();
-        let unix = hosts.directory().join("listener");
-        open(
-            "-L",
-            &format!("{}:127.0.0.1:{target}", unix.display()),
-            None,
-        );
-        eventually("the UNIX socket", || {
-            Path::new(&unix).exists().then_some(())
-        });
-        let way = |name, door| Way {
-            name,
-            door,
-            server: Arc::clone(&server),
-        };
-        let tunnels = vec![
-            way("-L", Door::Port(local)),
-            way("-R", Door::Port(remote)),
-            way("-D", Door::Socks(socks, target)),
-            way("-L to a UNIX socket", Door::Port(to_unix)),
-            way("-L from a UNIX socket", Door::Path(unix)),
-        ];
-        let direct = way("direct", Door::Port(target));
         Self {
             direct,
             tunnels,
@@ -396,7 +401,8 @@ impl Ways {
 
     /// Holds one conversation directly and through one tunnel. Returns what differs.
     fn compare(&self, number: u64) -> Result<(), String> {
-        let way = &self.tunnels[usize::try_from(number / 6 % 5).expect("it is small")];
+        let at = usize::try_from(number / 6).expect("it is small");
+        let way = &self.tunnels[at % self.tunnels.len()];
         let conversation = Conversation::new(number);
         let mut both = [conversation.hold(&self.direct), conversation.hold(way)];
         if way.name.contains("UNIX") {

@@ -8,6 +8,7 @@ mod ends;
 #[cfg(feature = "fault-injection")]
 mod hostile;
 mod listeners;
+mod streams;
 pub(crate) mod without_ssh;
 
 use std::{

@@ -12,7 +12,7 @@ use super::{connect, echo, exchange, is_reset, port, rdforward, used};
 use crate::support::programs::{Place, Running, eventually, program};
 
 /// Starts an rdforward that listens on the loopback address, and returns it with its ticket.
-fn listener(options: &[&str]) -> (Running, String) {
+pub(super) fn listener(options: &[&str]) -> (Running, String) {
     let listener = rdforward(&["--listen", "-H", "127.0.0.1", "--transport", "tcp"])
         .args(options)
         .start();

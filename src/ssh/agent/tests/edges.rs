@@ -31,7 +31,7 @@ use crate::{
         agent::{
             control,
             edges::{ConnectedEdge, EdgeAcceptance},
-            job::{ConnectedEdges, Job, JobContext, Messages, OrderRun, OrderedEdges},
+            job::{ConnectedEdges, Job, JobContext, Messages, OrderRun, OrderedEdge, OrderedEdges},
             served::{ClientSession, SessionKill},
         },
         frames::{FrameCodec, codec},
@@ -59,7 +59,7 @@ impl Job for Echo {
     ) -> Result<Self, String> {
         let text: String = order.decode().map_err(|error| error.to_string())?;
         assert_eq!(text, "echo");
-        let direction = |(id, (direction, _)): (&EdgeId, &(Direction, _))| (*id, *direction);
+        let direction = |(id, edge): (&EdgeId, &OrderedEdge)| (*id, edge.direction);
         Ok(Self {
             context: context.clone(),
             directions: edges.0.iter().map(direction).collect(),
