@@ -93,7 +93,24 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
         }
         None => return format!("cannot reach {host}{last}"),
     };
+    if let Some(fault) = evidence
+        .stderr_lines
+        .iter()
+        .find_map(|line| start_fault(line))
+    {
+        return format!("rdpipe on {host} does not start: {fault}");
+    }
+    let is_crash = |line: &String| CRASHES.iter().any(|text| line.contains(text));
+    if evidence.stderr_lines.iter().any(is_crash) {
+        return format!("rdpipe on {host} crashed{last}; try: ssh {destination} rdpipe --version");
+    }
     if launch.kind == LaunchKind::Ssh && status == 255 {
+        // So ssh ends, too, if the command over there was killed by a signal.
+        if evidence.stderr_lines.is_empty() {
+            return format!(
+                "ssh {destination} ended with 255 and no message; try: ssh {destination} rdpipe --version"
+            );
+        }
         let has = |text: &str| evidence.stderr_lines.iter().any(|line| line.contains(text));
         let known = SSH_FAILURES
             .iter()
@@ -136,6 +153,59 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
         129..=192 => format!("the agent on {host} was killed by {}", signal(status - 128)),
         _ => format!("cannot start rdpipe on {host}: status {status}{last}"),
     }
+}
+
+/// Returns why a program cannot start, if a line of the dynamic loader or of a shell says so.
+fn start_fault(line: &str) -> Option<String> {
+    if let Some((_, rest)) = line.split_once("error while loading shared libraries: ") {
+        let library = rest.split(':').next().unwrap_or(rest);
+        let package = PACKAGES.iter().find(|(file, _)| *file == library);
+        let install = package.map_or("install it".to_owned(), |(_, names)| {
+            format!("install {names}")
+        });
+        return Some(format!("{library} is missing there; {install}"));
+    }
+    if let Some((_, rest)) = line.split_once("version `GLIBC_") {
+        let version = rest.split('\'').next().unwrap_or(rest);
+        return Some(format!(
+            "it needs glibc {version}, and that host has an older one; install an rdpipe that was built for it"
+        ));
+    }
+    let is_foreign =
+        line.contains("Exec format error") || line.contains("cannot execute binary file");
+    is_foreign.then(|| "it was built for another kind of processor".to_owned())
+}
+
+/// Libraries that rdpipe may need, and the packages that have them.
+const PACKAGES: [(&str, &str); 2] = [
+    (
+        "libibverbs.so.1",
+        "libibverbs1 (Debian, Ubuntu) or libibverbs (Fedora, RHEL)",
+    ),
+    (
+        "librdmacm.so.1",
+        "librdmacm1 (Debian, Ubuntu) or librdmacm (Fedora, RHEL)",
+    ),
+];
+
+/// Texts of shells about a program that a signal has killed.
+const CRASHES: [&str; 5] = [
+    "Segmentation fault",
+    "Illegal instruction",
+    "Bus error",
+    "Aborted",
+    "panicked at",
+];
+
+/// Returns true for a line of ssh, the loader or a shell that is part of the explanation when the session cannot be
+/// opened, so that it is not shown twice.
+pub(crate) fn explains(line: &str) -> bool {
+    let mut texts = SSH_FAILURES.iter().flat_map(|(texts, _)| *texts);
+    line.starts_with("ssh: ")
+        || texts.any(|text| line.contains(text))
+        || CRASHES.iter().any(|text| line.contains(text))
+        || line.ends_with("not found")
+        || start_fault(line).is_some()
 }
 
 /// The beginning of the line in which rdpipe says why its agent cannot start.
@@ -296,7 +366,10 @@ mod tests {
         }
         let text = before(&["ssh: some new trouble"], Status::Exited(255));
         assert_eq!(text, "cannot reach fs1: ssh said \"some new trouble\"");
-        assert_eq!(before(&[], Status::Exited(255)), "cannot reach fs1");
+        assert_eq!(
+            before(&[], Status::Exited(255)),
+            "ssh me@fs1 ended with 255 and no message; try: ssh me@fs1 rdpipe --version"
+        );
     }
 
     #[test]
@@ -315,6 +388,59 @@ mod tests {
             assert!(text.starts_with("there is no rdpipe on fs1"), "{text}");
             assert!(text.contains("--remote-rdpipe"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_program_that_does_not_start_is_told_apart_from_none() {
+        let of_loader = "rdpipe: error while loading shared libraries: ";
+        let (missing, old) = (
+            "cannot open shared object file: No such file or directory",
+            "(required by rdpipe)",
+        );
+        for (line, status, words) in [
+            (
+                format!("{of_loader}libibverbs.so.1: {missing}"),
+                127,
+                &[
+                    "does not start: libibverbs.so.1 is missing there",
+                    "libibverbs1 (Debian",
+                ][..],
+            ),
+            (
+                format!("{of_loader}libx.so.2: {missing}"),
+                127,
+                &["libx.so.2 is missing there; install it"],
+            ),
+            (
+                format!("rdpipe: /lib/libc.so.6: version `GLIBC_2.39' not found {old}"),
+                1,
+                &["does not start: it needs glibc 2.39"],
+            ),
+            (
+                "bash: /usr/bin/rdpipe: cannot execute binary file: Exec format error".into(),
+                126,
+                &["another kind of processor"],
+            ),
+            (
+                "bash: line 1: 77 Segmentation fault  rdpipe --agent".into(),
+                139,
+                &[
+                    "rdpipe on fs1 crashed: ssh said",
+                    "try: ssh me@fs1 rdpipe --version",
+                ],
+            ),
+        ] {
+            let text = before(&["Welcome", &line], Status::Exited(status));
+            for word in words {
+                assert!(text.contains(word), "{text}");
+            }
+            assert!(
+                !text.contains("cannot reach") && !text.contains("no rdpipe"),
+                "{text}"
+            );
+            assert!(explains(&line), "{line}");
+        }
+        assert!(!explains("srun: job 7 queued and waiting for resources"));
     }
 
     #[test]

@@ -4,7 +4,10 @@
 use std::{
     collections::VecDeque,
     io::{self, Cursor},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -248,12 +251,60 @@ struct SessionTask {
     /// The agent counts as lost after this much silence.
     silence: Duration,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
-    /// The last lines of stderr and of the login shell, at most [`KEPT_LINES`].
-    stderr_lines: Arc<Mutex<VecDeque<String>>>,
+    stderr_lines: Arc<StderrLines>,
     cut: CancellationToken,
     pace: Arc<StderrPace>,
     room: Arc<Semaphore>,
     greeted: bool,
+}
+
+/// The lines of stderr and of the login shell.
+#[derive(Default)]
+struct StderrLines {
+    /// The last ones, at most [`KEPT_LINES`].
+    kept: Mutex<VecDeque<String>>,
+    /// Lines before the greeting that would explain why the session cannot be opened: its end quotes them.
+    held: Mutex<Vec<String>>,
+    /// Set after the greeting or the end: every line is shown then.
+    shows_all: AtomicBool,
+}
+
+impl StderrLines {
+    /// Keeps a line, and shows it unless it is held back.
+    fn add(&self, events: &(dyn Fn(SessionEvent) + Send + Sync), line: String) {
+        let mut kept = lock(&self.kept);
+        if kept.len() == KEPT_LINES {
+            kept.pop_front();
+        }
+        kept.push_back(line.clone());
+        drop(kept);
+        let mut held = lock(&self.held);
+        let is_held = !self.shows_all.load(Ordering::Relaxed)
+            && held.len() < KEPT_LINES
+            && explain::explains(&line);
+        if is_held {
+            held.push(line);
+        } else {
+            drop(held);
+            events(SessionEvent::StderrLine(line));
+        }
+    }
+
+    /// Shows the lines that were held back, but for those that `why` quotes, and holds back no others.
+    fn release(&self, events: &(dyn Fn(SessionEvent) + Send + Sync), why: &str) {
+        let held = {
+            let mut held = lock(&self.held);
+            self.shows_all.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *held)
+        };
+        let is_quoted = |line: &String| {
+            let text = line.split_once(": ").map_or(&line[..], |(_, text)| text);
+            why.contains(text.trim()) || why.contains("does not start: ")
+        };
+        for line in held.into_iter().filter(|line| !is_quoted(line)) {
+            events(SessionEvent::StderrLine(line));
+        }
+    }
 }
 
 impl SessionEnd {
@@ -301,8 +352,8 @@ impl SessionTask {
         let is_closed = matches!(failure, SessionFault::Closed);
         let status = launch::wait(launch.kind, &mut child, is_closed, &self.cut).await;
         let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
-        let stderr_lines: Vec<_> = lock(&self.stderr_lines).iter().cloned().collect();
-        match failure {
+        let stderr_lines: Vec<_> = lock(&self.stderr_lines.kept).iter().cloned().collect();
+        let end = match failure {
             SessionFault::Closed => {
                 let evidence = Evidence {
                     stderr_lines: &stderr_lines,
@@ -323,7 +374,9 @@ impl SessionTask {
                 SessionEnd::because(explain::silent(launch, silence, has_message))
             }
             failure => SessionEnd::because(failure.text(&launch.host)),
-        }
+        };
+        self.stderr_lines.release(&*self.events, &end.why);
+        end
     }
 
     async fn run_server(
@@ -397,6 +450,7 @@ impl SessionTask {
             }
         }
         self.greeted = true;
+        self.stderr_lines.release(&*self.events, "");
         self.read_messages(scanner.into_rest(), input).await
     }
 
@@ -531,7 +585,7 @@ impl SessionTask {
             match scanner.next() {
                 Found::Noise(line) => match ScriptLine::parse(&line) {
                     Some(line) => return Ok(Some(line)),
-                    None => keep(&self.stderr_lines, &*self.events, line),
+                    None => self.stderr_lines.add(&*self.events, line),
                 },
                 Found::Greeting {
                     version: VERSION, ..
@@ -554,7 +608,7 @@ impl SessionTask {
 async fn read_stderr(
     mut stderr: impl AsyncRead + Unpin,
     pace: Arc<StderrPace>,
-    stderr_lines: Arc<Mutex<VecDeque<String>>>,
+    stderr_lines: Arc<StderrLines>,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
 ) {
     let mut lines = Lines::default();
@@ -569,26 +623,12 @@ async fn read_stderr(
             last_bytes += count;
         }
         for line in lines.feed(&buffer[..count]) {
-            keep(&stderr_lines, &*events, line);
+            stderr_lines.add(&*events, line);
         }
     }
     if let Some(line) = lines.finish() {
-        keep(&stderr_lines, &*events, line);
+        stderr_lines.add(&*events, line);
     }
-}
-
-fn keep(
-    stderr_lines: &Mutex<VecDeque<String>>,
-    events: &(dyn Fn(SessionEvent) + Send + Sync),
-    line: String,
-) {
-    let mut kept = lock(stderr_lines);
-    if kept.len() == KEPT_LINES {
-        kept.pop_front();
-    }
-    kept.push_back(line.clone());
-    drop(kept);
-    events(SessionEvent::StderrLine(line));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

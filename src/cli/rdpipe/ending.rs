@@ -44,7 +44,7 @@ pub(super) fn tell(
     }
     let table = Table::new(plan, summary, errors, elapsed);
     let is_failure = !outcome.is_success() && outcome.signal.is_none();
-    if args.report.verbose || (is_failure && !args.report.quiet) {
+    if args.report.verbose || (is_failure && table.has_run() && !args.report.quiet) {
         console.lines(&table.lines());
     }
     let (bytes, seconds) = (table.bytes(), table.stage_seconds());
@@ -271,6 +271,12 @@ impl Table {
     pub(crate) fn json(&self) -> String {
         // Serialization only fails for maps whose keys are not strings, and the report has no maps.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Returns true if a stage has begun its work: until then, the table would be one of zeros.
+    fn has_run(&self) -> bool {
+        let has_run = |row: &Row| row.seconds > 0.0 || row.status.is_some() || row.signal.is_some();
+        self.stages.iter().any(has_run)
     }
 
     /// Returns the number of bytes that the busiest stage read or wrote.

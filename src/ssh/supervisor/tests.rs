@@ -37,12 +37,9 @@ impl Rig {
 
     fn with(segments: &[&str], input: bool, change: impl FnOnce(&mut Settings)) -> Self {
         let segments: Vec<_> = segments.iter().map(OsString::from).collect();
-        let input = if input {
-            PlanInput::Standard
-        } else {
-            PlanInput::Nothing
-        };
-        Self::of(Plan::parse(&segments, input).unwrap(), change)
+        let mut plan = Plan::parse(&segments, PlanInput::Standard).unwrap();
+        plan.has_input &= input;
+        Self::of(plan, change)
     }
 
     fn of(plan: Plan, change: impl FnOnce(&mut Settings)) -> Self {

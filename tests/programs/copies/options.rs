@@ -100,7 +100,7 @@ fn hosts_that_cannot_be_reached_are_named() {
     // Without the options of these hosts.
     let rdcp = |arguments: &[&str]| program(env!("CARGO_BIN_EXE_rdcp"), "rdcp").args(arguments);
     let no_agent = "sh -c 'echo rdpipe: not found >&2; exit 127' {host}";
-    let end = rdcp(&["--rsh", no_agent, "h1:file", "h2:new"]);
+    let end = rdcp(&["--deploy", "never", "--rsh", no_agent, "h1:file", "h2:new"]);
     end.start().end().tells(255, &["there is no rdpipe on"]);
     let end = rdcp(&["--rsh", "/nonexistent", "h1:file", "h2:new"]);
     end.start().end().tells(255, &["/nonexistent"]);
