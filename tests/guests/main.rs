@@ -2,8 +2,13 @@
 //! tests beside the guests, not in one.
 #![cfg(all(feature = "cli", feature = "rdma"))]
 
+#[path = "../support/capture.rs"]
+mod capture;
 mod copy;
 mod forward;
+#[path = "../support/on_path.rs"]
+#[allow(dead_code, reason = "the tests of encryption use all of it")]
+mod on_path;
 mod perf;
 mod pipeline;
 #[path = "../programs/forwarded_programs/programs/mod.rs"]

@@ -3,6 +3,8 @@
 
 use std::{fs, io::Write, process::Stdio};
 
+use crate::capture::Capture;
+use crate::on_path::markers;
 use crate::support::programs::End;
 use crate::support::programs::hosts::{Network, text};
 
@@ -34,11 +36,37 @@ fn run(network: &Network, input: &[u8], segments: &[&str]) -> End {
         .iter()
         .filter(|edge| [&edge["from"], &edge["to"]].into_iter().all(is_guest));
     let between: Vec<_> = between.collect();
-    assert_eq!(between.len(), segments.len() - 1, "{told:#}");
+    let stages = segments.iter().filter(|word| word.contains(':')).count();
+    assert_eq!(between.len(), stages - 1, "{told:#}");
     for edge in between {
         assert_eq!(edge["transport"], "rdma", "{edge:#}");
     }
     end
+}
+
+/// A thousand markers go from one guest to the other. The packets of RDMA cross the bridge on which they are captured.
+#[test]
+fn what_crosses_between_guests_is_encrypted_unless_the_user_says_never() {
+    let Some(network) = Network::of_guests() else {
+        return;
+    };
+    let markers = markers(1000);
+    let data = markers.join(" ");
+    network.write("h1", "source", data.as_bytes());
+    for choice in [&[][..], &["--encrypt", "never"]] {
+        let capture = Capture::start(&network);
+        let segments = ["h1:< source", "h2:cat", "h3:> copy"];
+        run(&network, b"", &[choice, &segments].concat());
+        let found = capture.end().count(&markers);
+        assert!(network.read("h3", "copy") == data.as_bytes());
+        if choice.is_empty() {
+            assert_eq!(found, 0);
+        } else {
+            // A packet of 4 KiB may end within a marker.
+            assert!(found > 900, "{found}");
+        }
+    }
+    fs::remove_file(network.file("h1", "source")).expect("a file");
 }
 
 /// Returns true if this end of an edge is a stage, as in "stage 1 (h1)", and not rdpipe itself.
