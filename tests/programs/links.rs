@@ -110,6 +110,75 @@ fn the_version_names_revision_rdma_and_protocols() {
     }
 }
 
+/// Makes packages of a program that stands in for rdpipe, and installs and removes that of any system.
+#[test]
+fn packages_hold_all_programs_and_a_tarball_installs_and_removes_them() {
+    let place = Place::new();
+    let (usr, out) = (place.path("usr"), place.path("out"));
+    for folder in ["bin", "share/man/man1", "share/zsh/site-functions"] {
+        fs::create_dir_all(usr.join(folder)).unwrap();
+    }
+    install(Path::new("/bin/true"), &usr.join("bin/rdpipe"));
+    symlink("rdpipe", usr.join("bin/rdcp")).unwrap();
+    fs::write(usr.join("share/man/man1/rdcp.1"), "").unwrap();
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/package");
+    run(Command::new(script)
+        .arg("--usr")
+        .arg(&usr)
+        .arg("--out")
+        .arg(&out));
+    run(Command::new("sha256sum")
+        .arg("--check")
+        .arg("SHA256SUMS")
+        .current_dir(&out));
+    let find = |end: &str| {
+        let mut entries = fs::read_dir(&out)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        entries.find(|path| path.to_string_lossy().ends_with(end))
+    };
+    let tarball = find(".tar.gz").expect("a tarball");
+    run(Command::new("tar")
+        .arg("-xzf")
+        .arg(tarball)
+        .args(["--strip-components", "1"])
+        .current_dir(&out));
+    let prefix = place.path("installed");
+    run(Command::new(out.join("install"))
+        .arg("--prefix")
+        .arg(&prefix));
+    assert_eq!(
+        fs::read_link(prefix.join("bin/rdcp")).unwrap(),
+        Path::new("rdpipe")
+    );
+    assert!(prefix.join("share/doc/rdpipe/rdforward.service").exists());
+    run(Command::new(out.join("install"))
+        .arg("--remove")
+        .arg("--prefix")
+        .arg(&prefix));
+    let left = run(Command::new("find")
+        .arg(&prefix)
+        .args(["-not", "-type", "d"]));
+    assert_eq!(left, "");
+    let Some(package) = find(".deb") else {
+        return println!("SKIPPED: no dpkg-deb here");
+    };
+    let names = run(Command::new("dpkg-deb").arg("--contents").arg(package));
+    for name in [
+        "usr/bin/rdcp -> rdpipe",
+        "man1/rdcp.1.gz",
+        "system/rdcp.service",
+        "doc/rdpipe/copyright",
+    ] {
+        assert!(names.contains(name), "no {name} in\n{names}");
+    }
+}
+
 /// Checks that a command is this program.
 #[track_caller]
 fn assert_is(command: &mut Command, name: &str) {

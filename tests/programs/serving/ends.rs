@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::{Served, serve};
 use crate::{
     copies::trees,
-    support::programs::{eventually, hosts::Outcome, is_ignored, skip},
+    support::programs::{eventually, hosts::Outcome, is_ignored, program, skip},
 };
 
 /// The bytes of the header of a map (`src/copy/destination/part_file.rs`).
@@ -260,23 +260,31 @@ fn the_metrics_are_what_the_collector_reads() {
 }
 
 #[test]
-fn the_unit_of_systemd_verifies() {
-    let unit = Path::new("contrib/rdcp.service");
-    let text = fs::read_to_string(unit).expect("the unit");
-    let own = env!("CARGO_BIN_EXE_rdcp");
+fn the_units_of_systemd_verify() {
+    verify_unit("rdcp", env!("CARGO_BIN_EXE_rdcp"));
+    verify_unit("rdforward", env!("CARGO_BIN_EXE_rdforward"));
+}
+
+/// Verifies the unit of the program `name`, which is at `own`.
+#[track_caller]
+fn verify_unit(name: &'static str, own: &str) {
+    let text = fs::read_to_string(format!("contrib/{name}.service")).expect("the unit");
     let command = text
         .lines()
         .find_map(|line| line.strip_prefix("ExecStart="));
-    let options = command.expect("a command").split_whitespace().skip(1);
-    for option in options.filter(|word| word.starts_with('-')) {
-        let name = option.split('=').next().unwrap();
-        let help = super::rdcp(["--help"]).start().end();
-        let help = String::from_utf8_lossy(&help.stdout).into_owned();
-        assert!(help.contains(name), "{name} is no option");
+    let words: Vec<_> = command.expect("a command").split_whitespace().collect();
+    // `rdforward serve` has a help of its own.
+    let mode = words[1..].iter().take_while(|word| !word.starts_with('-'));
+    let help = program(own, name).args(mode).arg("--help").start().end();
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    for option in words.iter().filter(|word| word.starts_with('-')) {
+        let option = option.split('=').next().unwrap();
+        assert!(help.contains(option), "{option} is no option of {name}");
     }
     let place = tempfile::tempdir().unwrap();
-    let copy = place.path().join("rdcp.service");
-    fs::write(&copy, text.replace("/usr/local/bin/rdcp", own)).unwrap();
+    let copy = place.path().join(format!("{name}.service"));
+    let command = format!("/usr/local/bin/{name}");
+    fs::write(&copy, text.replace(&command, own)).unwrap();
     match Command::new("systemd-analyze")
         .arg("verify")
         .arg(&copy)
