@@ -177,7 +177,9 @@ pub(crate) enum FromCopy {
     Walked {
         /// The number of entries that are to be copied: files, links and special files, not directories.
         files: u64,
-        /// The bytes of their contents, without holes.
+        /// The number of those whose contents are counted in `bytes`. The others were not looked at yet.
+        sized: u64,
+        /// The bytes of their contents, without holes and without what the destination has already.
         bytes: u64,
         /// True if the walk is complete.
         complete: bool,

@@ -89,6 +89,8 @@ pub(crate) struct CopyWork {
 pub(crate) struct CopyState {
     /// The entries that the walk has found so far.
     pub(crate) found_files: u64,
+    /// The number of those whose contents are counted in `found_bytes`.
+    pub(crate) sized_files: u64,
     /// The bytes of contents that the walk has found so far.
     pub(crate) found_bytes: u64,
     /// True if the walk is complete.
@@ -262,10 +264,12 @@ impl SupervisedWork for CopyWork {
         let news = match message.decode()? {
             FromCopy::Walked {
                 files,
+                sized,
                 bytes,
                 complete,
             } => {
                 self.state.found_files = files;
+                self.state.sized_files = sized;
                 self.state.found_bytes = bytes;
                 self.state.is_walked = complete;
                 return Ok(Vec::new());
@@ -699,6 +703,7 @@ mod tests {
         assert_eq!(rig.copy(DESTINATION, &progress), []);
         let walked = FromCopy::Walked {
             files: 3,
+            sized: 3,
             bytes: 10,
             complete: true,
         };

@@ -68,6 +68,17 @@ pub(super) fn run(
     if exit == Exit::Ok || totals != CopyTotals::default() {
         console.note(&totals.summary(seconds, args.copy.dry_run));
     }
+    let is_cut = matches!(exit, Exit::Connection | Exit::Signal(_));
+    if is_cut && totals.has_bytes() && !args.copy.dry_run {
+        let again = if args.copy.resume {
+            "the same command"
+        } else {
+            "the same command with --resume"
+        };
+        console.note(&format!(
+            "whole files, and the parts of large ones, are kept; {again} continues"
+        ));
+    }
     if args.report.json {
         let shared = shared.lock();
         let json = CopyDocument::new(exit, seconds, &totals, &shared.log).json();
@@ -309,6 +320,7 @@ impl SharedProgress {
         shared.done.files += state.files;
         shared.done.bytes += state.bytes;
         shared.done.found_files += state.found_files;
+        shared.done.sized_files += state.sized_files;
         shared.done.found_bytes += state.found_bytes;
         state
     }
@@ -316,13 +328,13 @@ impl SharedProgress {
     /// Returns what the progress line shows.
     pub(super) fn look(&self) -> FilesProgress {
         let ReportedProgress { state, done, .. } = &*self.lock();
-        let found = done.found_files + state.found_files;
-        // The plus says that the walk goes on.
-        let more = if state.is_walked { "" } else { "+" };
         FilesProgress {
-            counts: format!("{} of {found}{more} files", done.files + state.files),
+            files: done.files + state.files,
+            found_files: done.found_files + state.found_files,
+            sized_files: done.sized_files + state.sized_files,
+            is_walked: state.is_walked,
             bytes: done.bytes + state.bytes,
-            total_bytes: done.found_bytes + state.found_bytes,
+            found_bytes: done.found_bytes + state.found_bytes,
             current: escaped(&state.current),
         }
     }
@@ -460,6 +472,7 @@ mod tests {
             files,
             found_files,
             bytes: files * 10,
+            sized_files: found_files,
             found_bytes: found_files * 10,
             is_walked,
             current: b"d/\x1bx".to_vec(),
@@ -468,8 +481,11 @@ mod tests {
         assert_eq!(shared.end_copy().files, 3);
         shared.lock().state = state(1, 5, false);
         let look = shared.look();
-        assert_eq!(look.counts, "4 of 9+ files");
-        assert_eq!((look.bytes, look.total_bytes), (40, 90));
+        assert_eq!(
+            (look.files, look.found_files, look.is_walked),
+            (4, 9, false)
+        );
+        assert_eq!((look.bytes, look.found_bytes), (40, 90));
         assert_eq!(look.current, "d/\\u{1b}x");
     }
 }

@@ -176,6 +176,11 @@ pub(super) struct CopyTotals {
 }
 
 impl CopyTotals {
+    /// Returns true if contents have arrived.
+    pub(super) fn has_bytes(&self) -> bool {
+        self.bytes > 0
+    }
+
     /// Adds a copy that has ended. `state` counts for a destination without a report.
     pub(super) fn add(&mut self, outcome: &CopyOutcome, state: &CopyState) {
         let source = outcome.source.clone().unwrap_or_default();

@@ -300,7 +300,7 @@ impl LaneWriter {
             return Ok(());
         };
         self.drop_large(id, target.file.path.clone(), part)?;
-        if let Some(left) = target.left() {
+        if let Some(left) = target.left(part) {
             let why = format!("was not copied to its end{left}");
             self.shared.state.fail(&target.local, why);
         }
@@ -336,11 +336,12 @@ impl LaneWriter {
             return Err(CopyError::Cancelled);
         }
         let local = self.local_path(&wire);
-        let left = match self.shared.large.find(id) {
-            FoundFile::Open(target) => target.left(),
-            FoundFile::Abandoned | FoundFile::Unknown => None,
-        };
+        let found = self.shared.large.find(id);
         if self.drop_large(id, wire, part)? {
+            let left = match found {
+                FoundFile::Open(target) => target.left(part),
+                FoundFile::Abandoned | FoundFile::Unknown => None,
+            };
             let why = why + &left.unwrap_or_default();
             self.shared.state.fail(&local, why);
         }

@@ -424,8 +424,7 @@ impl LargeTarget {
             LargeContents::InPlace(_) => return,
             LargeContents::Beside(fd) => fd,
         };
-        let has_map = self.file.resumed || lock(&self.map).is_some();
-        if part == PartUse::Continuable && has_map {
+        if part == PartUse::Continuable && self.has_map() {
             return;
         }
         let folder = self.folder.fd.as_fd();
@@ -437,11 +436,25 @@ impl LargeTarget {
         }
     }
 
-    /// Returns what a failure leaves of the file under its final name, in words that follow the reason; none if that
-    /// has not changed.
-    pub(super) fn left(&self) -> Option<String> {
-        let is_in_place = matches!(self.contents, LargeContents::InPlace(_));
-        is_in_place.then(|| left_in_place(lock(&self.progress).bytes, self.file.size))
+    fn has_map(&self) -> bool {
+        self.file.resumed || lock(&self.map).is_some()
+    }
+
+    /// Returns what a failure leaves of the file, in words that follow the reason: what is under its final name now, or
+    /// what a later run can continue. None if neither has changed.
+    pub(super) fn left(&self, part: PartUse) -> Option<String> {
+        match self.contents {
+            LargeContents::InPlace(_) => {
+                Some(left_in_place(lock(&self.progress).bytes, self.file.size))
+            }
+            LargeContents::Beside(_) if part == PartUse::Continuable && self.has_map() => {
+                let name = String::from_utf8_lossy(&self.names.part);
+                Some(format!(
+                    "; what has arrived is kept in {name}, and --resume continues it"
+                ))
+            }
+            _ => None,
+        }
     }
 
     fn is_beside(&self) -> bool {

@@ -270,7 +270,7 @@ impl DestinationEngine {
 fn clean_up(shared: &DestinationShared) {
     for target in shared.large.clear() {
         target.give_up(PartUse::Continuable);
-        if let Some(left) = target.left() {
+        if let Some(left) = target.left(PartUse::None) {
             let why = format!("was not copied to its end{left}");
             shared.state.fail(&target.local, why);
         }
@@ -562,7 +562,7 @@ impl DestinationControl {
         for target in self.shared.large.clear() {
             target.give_up(PartUse::Continuable);
             let why = "the source has not sent all of it".to_owned();
-            let why = why + &target.left().unwrap_or_default();
+            let why = why + &target.left(PartUse::Continuable).unwrap_or_default();
             self.shared.state.fail(&target.local, why);
             self.tell_unwritten(target.file.path.clone()).await?;
         }

@@ -147,6 +147,7 @@ impl WalkOutlet {
         self.shared.tally.walked();
         if !self.shared.asks() {
             self.shared.board.complete();
+            self.count_waiting();
         }
     }
 
@@ -192,23 +193,34 @@ impl WalkOutlet {
     }
 
     fn ask_job(&self, mut job: FolderJob) -> Result<(), WalkStopped> {
-        let is_file = |stat: &&Stat| EntryKind::of(stat) == Some(EntryKind::File);
-        let sizes = job.stats.iter().filter(is_file).map(content_size);
-        self.shared.tally.found_bytes(sizes.sum());
+        // Its answers say what of it is sent.
         job.is_counted = true;
         self.command(ControlCommand::Ask(job))
     }
 
     fn count_sizes(&self, job: &mut FolderJob) {
-        let files = job
-            .entries
+        self.count(&job.folder, &job.entries);
+        job.is_counted = true;
+    }
+
+    fn count(&self, folder: &SourceFolder, entries: &EntryList) {
+        let files = entries
             .iter()
             .filter(|(_, kind)| *kind == FileType::RegularFile);
-        let stats = files.filter_map(|(name, _)| stat_entry(&job.folder, name).ok());
-        self.shared
-            .tally
-            .found_bytes(stats.map(|stat| content_size(&stat)).sum());
-        job.is_counted = true;
+        let stats = files.filter_map(|(name, _)| stat_entry(folder, name).ok());
+        let bytes = stats.map(|stat| content_size(&stat)).sum();
+        self.shared.tally.sized(entries.len(), bytes);
+    }
+
+    /// Looks at the sizes of the files that still wait for a lane, if the run lasts so long.
+    fn count_waiting(&self) {
+        let rest = SIZES_AFTER.saturating_sub(self.started.elapsed());
+        for (folder, entries) in self.shared.board.uncounted_after(rest) {
+            if self.is_stopped() {
+                return;
+            }
+            self.count(&folder, &entries);
+        }
     }
 }
 
@@ -336,7 +348,7 @@ pub(crate) fn join_shown(folder: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// Names of entries, back to back in one allocation.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct EntryList {
     /// The names, each with a NUL behind it.
     names: Vec<u8>,
@@ -525,6 +537,20 @@ impl WorkBoard {
     /// Returns true if the run has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().is_closed
+    }
+
+    /// Waits while jobs are on the board, at most for `limit`, and then returns the entries of the jobs whose sizes were
+    /// not counted, which count from now on.
+    fn uncounted_after(&self, limit: Duration) -> Vec<(Arc<SourceFolder>, EntryList)> {
+        let has_jobs = |state: &mut BoardState| !state.is_closed && !state.jobs.is_empty();
+        let waited = self.room.wait_timeout_while(self.state(), limit, has_jobs);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let jobs = state.jobs.iter_mut().filter(|job| !job.is_counted);
+        let take = |job: &mut FolderJob| {
+            job.is_counted = true;
+            (Arc::clone(&job.folder), job.entries.clone())
+        };
+        jobs.map(take).collect()
     }
 
     /// Notes that no job will be added.

@@ -99,6 +99,9 @@ impl LaneSender {
             if answer.is_nothing() {
                 continue;
             }
+            if !job.is_counted {
+                self.shared.tally.sized(1, 0);
+            }
             let sent = if kind == FileType::RegularFile {
                 self.send_file(job, name, answer).await?
             } else {

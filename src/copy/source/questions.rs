@@ -196,6 +196,7 @@ impl Questions {
         let held = self.budget.hold(bytes);
         job.held = Some(held.ok_or_else(|| CopyError::Local(self.budget.exceeded()))?);
         job.answers = answers;
+        self.count(&job);
         self.note_kept(&mut job);
         if self.shared.options.dry_run {
             self.list(&job);
@@ -204,6 +205,20 @@ impl Questions {
         }
         self.settle(|state| state.unfinished -= 1);
         Ok(())
+    }
+
+    /// Counts what is sent.
+    fn count(&self, job: &FolderJob) {
+        let tally = &self.shared.tally;
+        for (stat, answer) in job.stats.iter().zip(&job.answers) {
+            if answer.is_nothing() {
+                tally.not_wanted();
+            } else if EntryKind::of(stat) == Some(EntryKind::File) {
+                tally.sized(1, content_size(stat));
+            } else {
+                tally.sized(1, 0);
+            }
+        }
     }
 
     /// Counts what the destination keeps. What it has as the source has it can be a name of a file with several names.

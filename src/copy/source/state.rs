@@ -253,6 +253,7 @@ const LISTED_BYTES: usize = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Tally {
     found_files: AtomicU64,
+    sized_files: AtomicU64,
     found_bytes: AtomicU64,
     is_walked: AtomicBool,
     files: AtomicU64,
@@ -287,7 +288,13 @@ impl Tally {
         add(&self.found_files, files as u64);
     }
 
-    /// Counts contents that the walk, or the first lane that opened the file, has found.
+    /// Counts entries whose sizes are known, and their contents.
+    pub(crate) fn sized(&self, files: usize, bytes: u64) {
+        add(&self.sized_files, files as u64);
+        add(&self.found_bytes, bytes);
+    }
+
+    /// Counts contents that the first lane has found that opened the file.
     pub(crate) fn found_bytes(&self, bytes: u64) {
         add(&self.found_bytes, bytes);
     }
@@ -317,6 +324,11 @@ impl Tally {
         add(&self.directories, 1);
     }
 
+    /// Takes an entry that is not sent from those that the walk has found.
+    pub(crate) fn not_wanted(&self) {
+        self.found_files.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Counts one entry that the destination keeps.
     pub(crate) fn skipped(&self) {
         add(&self.skipped, 1);
@@ -325,6 +337,7 @@ impl Tally {
     /// Counts contents that the destination had from an earlier run.
     pub(crate) fn resumed_bytes(&self, bytes: u64) {
         add(&self.resumed_bytes, bytes);
+        self.found_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Counts one entry that was removed.
@@ -372,6 +385,7 @@ impl Tally {
     pub(crate) fn tick(&self) {
         let walked = FromCopy::Walked {
             files: self.found_files.load(Ordering::Relaxed),
+            sized: self.sized_files.load(Ordering::Relaxed),
             bytes: self.found_bytes.load(Ordering::Relaxed),
             complete: self.is_walked.load(Ordering::Relaxed),
         };

@@ -125,6 +125,8 @@ fn an_interrupt_ends_the_copy_and_leaves_no_partial_file() {
         let end = rdcp.end();
         end.exits(code);
         end.is_silent_on(&["panicked"]);
+        let kept = "are kept; the same command with --resume continues";
+        assert!(end.stderr.contains(kept), "{end:?}");
         // Names that only this run uses are gone; those with which a later run can continue may stay.
         let temporary = assert_no_partial_file(&original, &copy);
         let of_run = |name: &&std::path::PathBuf| {

@@ -224,6 +224,7 @@ async fn confirmed_files_are_removed() {
     assert!(listed.is_some());
     let walked = FromCopy::Walked {
         files: 5,
+        sized: 5,
         bytes: 4,
         complete: true,
     };
