@@ -465,8 +465,7 @@ impl SessionTask {
     ) -> Result<(), SessionFault> {
         let program = threads::blocking(Program::own).await;
         let program = program.map_err(|error| SessionFault::Program(error.to_string()))?;
-        let program = program.map_err(|why| SessionFault::Program(why.to_owned()))?;
-        let script = program.script(launch.deploy);
+        let script = deploy::script(launch.deploy, program.ok());
         // If the host does not read, its stdout says why.
         let _ = self.send(output, script.as_bytes()).await?;
         let mut wanted = None;
@@ -475,15 +474,16 @@ impl SessionTask {
                 None => return Ok(()),
                 Some(ScriptLine::Failed(fault)) => return Err(SessionFault::Start(fault)),
                 Some(ScriptLine::Wanted(want)) if wanted.is_none() => {
-                    wanted = Some(want);
+                    let program = program.map_err(|why| SessionFault::Program(why.to_owned()))?;
                     self.send_program(program, output).await?;
+                    wanted = Some((want, program.bytes()));
                 }
                 Some(ScriptLine::Wanted(_)) => return Err(SessionFault::Invalid),
                 Some(ScriptLine::Stored(path)) => {
-                    let Some(want) = wanted.take() else {
+                    let Some((want, bytes)) = wanted.take() else {
                         return Err(SessionFault::Invalid);
                     };
-                    let text = deploy::told(&launch.host, program.bytes(), want, &path);
+                    let text = deploy::told(&launch.host, bytes, want, &path);
                     (self.events)(SessionEvent::Note(text));
                 }
             }

@@ -97,21 +97,28 @@ impl Program {
         self.file.read_exact_at(&mut piece, offset)?;
         Ok(piece)
     }
+}
 
-    /// Returns the script for a host, which ends with this program as the agent.
-    pub(crate) fn script(&self, policy: DeployPolicy) -> String {
-        let policy = match policy {
-            DeployPolicy::Always => "always",
-            DeployPolicy::Auto | DeployPolicy::Never => "auto",
-        };
-        let Self { bytes, digest, .. } = self;
-        let version = env!("CARGO_PKG_VERSION");
-        let name = format!("{version}-{}", &digest[..NAME_DIGITS]);
-        format!(
-            "rd_policy={policy} rd_protocol={VERSION_TEXT} rd_name={name} rd_bytes={bytes} rd_digest={digest} rd_machine='{}'\n{SCRIPT}",
-            machine()
-        )
-    }
+/// Returns the script for a host, which becomes the agent. Without a program, one of another version in PATH cannot be
+/// replaced.
+pub(crate) fn script(policy: DeployPolicy, program: Option<&Program>) -> String {
+    let policy = match policy {
+        DeployPolicy::Always => "always",
+        DeployPolicy::Auto | DeployPolicy::Never => "auto",
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let (name, bytes, digest) = match program {
+        Some(Program { bytes, digest, .. }) => (
+            format!("{version}-{}", &digest[..NAME_DIGITS]),
+            *bytes,
+            &**digest,
+        ),
+        None => ("unreadable".to_owned(), 0, ""),
+    };
+    format!(
+        "rd_policy={policy} rd_protocol={VERSION_TEXT} rd_name={name} rd_bytes={bytes} rd_digest={digest} rd_machine='{}'\n{SCRIPT}",
+        machine()
+    )
 }
 
 /// The running executable, also after its file has been replaced.

@@ -68,7 +68,7 @@ impl Host {
             .spawn()
             .unwrap();
         let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let script = program.script(DeployPolicy::Auto);
+        let script = script(DeployPolicy::Auto, Some(program));
         stdin.write_all(script.as_bytes()).unwrap();
         Session {
             child,
@@ -219,6 +219,30 @@ fn a_program_in_the_path_runs_if_it_speaks_the_version() {
     let (lines, said) = host.run(&program(AGENT));
     assert_eq!(lines[0], ScriptLine::Wanted(Want::Version));
     assert!(said.contains(".cache/rdpipe/"), "{said}");
+}
+
+#[test]
+fn a_program_that_cannot_be_read_is_not_needed_where_there_is_one() {
+    let mut host = Host::new();
+    install(&mut host, AGENT);
+    let mut shell = Command::new("sh");
+    shell.env("HOME", host.home.path()).env("PATH", &host.path);
+    let mut shell = shell
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = shell.stdin.take().unwrap();
+    stdin
+        .write_all(script(DeployPolicy::Auto, None).as_bytes())
+        .unwrap();
+    drop(stdin);
+    let said = shell.wait_with_output().unwrap().stdout;
+    assert!(
+        said.starts_with(b"agent "),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
 }
 
 #[test]

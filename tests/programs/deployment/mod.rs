@@ -80,7 +80,8 @@ fn hosts_that_have_no_rdpipe_receive_it_once() {
     };
     let refused = run(&network, ["--deploy", "never", "h1:echo x"]);
     refused.tells(255, &["there is no rdpipe on h1"]);
-    network.write("h1", "set.tar", &[7; 100_000]);
+    let content = vec![7; 100_000];
+    network.write("h1", "set.tar", &content);
     let before = logins(&network, "h1");
     for turn in 0..2 {
         let end = run(&network, ["h1:< set.tar", "h2:gzip -c", "h3:> set.tar.gz"]);
@@ -101,8 +102,8 @@ fn hosts_that_have_no_rdpipe_receive_it_once() {
     // The other programs find the same file.
     let copied = network.rdcp(["-q", "h1:set.tar", "h2:copy"]).start().end();
     copied.exits(0);
-    assert_eq!(network.read("h2", "copy"), [7; 100_000]);
-    network.rdcat(["h2:copy"]).start().end().is([7; 100_000]);
+    assert_eq!(network.read("h2", "copy"), content);
+    network.rdcat(["h2:copy"]).start().end().is(content);
     let checked = network.rdperf(["--check", "h2"]).start().end();
     assert!(
         !checked.stderr.contains("sent rdpipe"),
