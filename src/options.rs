@@ -119,8 +119,7 @@ pub(crate) struct RdmaOptions {
     #[arg(long, help_heading = HEADING, value_name = "N")]
     pub(crate) pkey_index: Option<u16>,
 
-    /// Poll this many microseconds for a small message before waiting for an event, up to 10000; 0 saves processor time
-    /// [default: up to 50, up to 1000 on a slow machine, while that finds messages]
+    /// Microseconds to poll before sleeping, 0 to 10000 [default: adapts, at most 50, or 1000 on slow machines]
     #[arg(long, help_heading = HEADING, value_name = "US", value_parser = RangedU64ValueParser::<u32>::new().range(..=10_000))]
     pub(crate) busy_poll: Option<u32>,
 }

@@ -165,6 +165,13 @@ impl StageHost {
 
     /// Splits a segment at its colon into the host and the bytes after the colon.
     pub(crate) fn split(segment: &[u8]) -> Result<(Self, &[u8]), SegmentFault> {
+        let is_url = |scheme: &&str| segment.starts_with(scheme.as_bytes());
+        if ["ssh://", "scp://", "sftp://", "rsync://"]
+            .iter()
+            .any(is_url)
+        {
+            return Err(SegmentFault::Url);
+        }
         let colon = segment.iter().position(|&byte| byte == b':');
         let colon = colon.ok_or(SegmentFault::NoColon)?;
         if colon == 0 {
@@ -252,8 +259,13 @@ pub(crate) struct PlanError {
 /// The reason why a segment of the command line cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SegmentFault {
-    #[error("a segment is HOST:COMMAND, or :COMMAND for this machine")]
+    #[error(
+        "a segment is HOST:COMMAND, or :COMMAND for this machine; put a command of several words into quotes, as in \
+         HOST:'wc -c'"
+    )]
     NoColon,
+    #[error("write HOST:PATH in place of a URL; --ssh-opt -oPort=N is the port of ssh")]
+    Url,
     #[error("give HOST:PATH, :PATH for a file of this machine, or the ticket of rdcat -l")]
     NoTicket,
     #[error("brackets are for an IPv6 address, with a colon after them: [::1]:")]

@@ -16,3 +16,4 @@ mod recipes;
 mod serving;
 #[path = "../support/mod.rs"]
 mod support;
+mod wrong_commands;

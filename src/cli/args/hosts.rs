@@ -54,7 +54,7 @@ pub(crate) struct HostOptions {
     pub(crate) addresses: Vec<Addresses>,
 
     /// Use this command instead of ssh; {host} in CMD stands for the host; without {host} the host is appended
-    #[arg(long, value_name = "CMD", value_parser = shell_words)]
+    #[arg(short = 'e', long, value_name = "CMD", value_parser = shell_words)]
     rsh: Option<Words>,
 
     /// Pass this option to ssh, for example -oPort=2222 or '-F config'; may be given several times

@@ -1,6 +1,7 @@
 //! The command lines of all programs.
 
 pub(super) mod help;
+mod hints;
 pub(super) mod hosts;
 mod key;
 #[cfg(test)]
@@ -13,7 +14,7 @@ use std::{
     path::Path,
 };
 
-use clap::Args;
+use clap::{Args, error::ErrorKind};
 
 use super::shared::message::{Console, require_stdout, unwritten_stdout};
 
@@ -33,16 +34,35 @@ pub(crate) use key::{KEY_VARIABLE, KeyOptions, KeySource, Secret, take_variable}
 pub(crate) fn or_exit<T>(program: &'static str, parsed: Result<T, clap::Error>) -> T {
     let error = match parsed {
         Ok(args) => return args,
-        Err(error) if error.use_stderr() => error.exit(),
+        Err(mut error) if error.use_stderr() => {
+            hints::add_hint(program, &mut error, &words());
+            error.exit()
+        }
         Err(help) => help,
     };
     let console = Console::new(program, MessageOptions::default());
     let written = require_stdout(&console).and_then(|()| {
-        let printed = error.print().and_then(|()| io::stdout().flush());
+        let is_short =
+            error.kind() == ErrorKind::DisplayHelp && !words().iter().any(|word| word == "--help");
+        let printed = if is_short {
+            let text = hints::short(program, &error.to_string());
+            io::stdout().write_all(text.as_bytes())
+        } else {
+            error.print()
+        };
+        let printed = printed.and_then(|()| io::stdout().flush());
         printed.map_err(|error| unwritten_stdout(&error, &console))
     });
     console.finish();
     std::process::exit(written.err().unwrap_or_default().code().into())
+}
+
+/// Returns the words of the command line behind the program.
+fn words() -> Vec<String> {
+    let words = std::env::args_os().skip(1);
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Returns `path`, or `None` if it is absent or `-`, which stands for stdin or stdout.

@@ -354,7 +354,7 @@ impl CopyObserver {
             CopyNews::Failed { path, why } => {
                 let host = &self.hosts[agent];
                 self.shared.lock().log.failed(host, &path, &why);
-                let text = format!("{}: {why}", escaped(&path));
+                let text = told(&path, &why);
                 self.console.notice(|console| console.error_on(host, &text));
             }
             CopyNews::Note(text) => {
@@ -390,6 +390,15 @@ impl CopyObserver {
             listing.push(lines);
         }
     }
+}
+
+/// Returns the sentence about a path. Some reasons begin with a verb whose subject is the path.
+fn told(path: &[u8], why: &str) -> String {
+    let is_subject = ["is ", "was ", "has ", "vanished "]
+        .iter()
+        .any(|verb| why.starts_with(verb));
+    let colon = if is_subject { "" } else { ":" };
+    format!("{}{colon} {why}", escaped(path))
 }
 
 #[cfg(test)]

@@ -377,10 +377,11 @@ impl Row {
             (None, None) => "-".to_owned(),
         };
         let status = match self.outcome {
-            "stopped" => format!("{status}, told to stop"),
-            "ended" if self.status != Some(0) => format!("{status}, was ended"),
-            "lost" => format!("{status}, lost"),
-            "broken" => format!("{status}, its edge broke"),
+            "stopped" => "told to stop".to_owned(),
+            "ended" if self.status.is_none() => "ended by rdpipe".to_owned(),
+            "ended" if self.status != Some(0) => format!("{status}, ended by rdpipe"),
+            "lost" => "lost".to_owned(),
+            "broken" => "its connection broke".to_owned(),
             _ => status,
         };
         let percent = |part: f64| {

@@ -227,7 +227,7 @@ impl Console {
         if !self.wants(level) {
             return;
         }
-        let text = text.trim_end().to_owned() + for_limit(text);
+        let text = without_numbers(text.trim_end()) + for_limit(text);
         if self.json {
             self.event(&MessageEvent {
                 event: level,
@@ -487,6 +487,21 @@ pub(crate) fn unwritten_stdout(error: &io::Error, console: &Console) -> Exit {
         console.error(&format!("cannot write standard output: {error}"));
     }
     exit
+}
+
+/// Returns the text without the numbers of errors of the system, which the words before them explain.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                plain += rest
+            }
+            _ => plain += &format!(" (os error {part}"),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]

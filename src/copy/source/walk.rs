@@ -140,7 +140,7 @@ impl Walker {
         let kind = FileType::from_raw_mode(stat.st_mode);
         let why = match kind {
             FileType::Directory if recursive => return self.walk_tree(typed),
-            FileType::Directory => "is a directory, which only -r copies",
+            FileType::Directory => "is a directory: give -r or -a to copy it",
             FileType::RegularFile => return self.name_entry(typed, kind),
             _ if recursive => return self.name_entry(typed, kind),
             FileType::Symlink => {

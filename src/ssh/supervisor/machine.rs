@@ -627,23 +627,34 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
     fn blocked(&self, edge: usize) -> String {
         let (from, to) = self.ends(edge);
         let mut text = format!("{from} and {to} cannot reach each other");
+        let mut open_on = to.clone();
         let name = |node| match node {
             Node::Controller => self.work.program().to_owned(),
             Node::Agent(agent) => self.work.places()[agent].to_string(),
         };
         let failed = self.edges[edge].as_ref().map_or(&[][..], |j| &j.failed);
         for attempt in failed {
-            let tried: Vec<_> = attempt
-                .tried
-                .iter()
+            // A name that no server knows says nothing where an address was tried.
+            let is_unknown = |what: &str| what.contains("failed to lookup");
+            let has_address = attempt.tried.iter().any(|(_, what)| !is_unknown(what));
+            let tried = attempt.tried.iter();
+            let tried = tried.filter(|(_, what)| !(has_address && is_unknown(what)));
+            let tried: Vec<_> = tried
                 .map(|(address, what)| format!("{address}: {what}"))
                 .collect();
             let (dialer, listener) = (name(attempt.dialer), name(attempt.listener));
+            if let Node::Agent(_) = attempt.listener {
+                open_on.clone_from(&listener);
+            }
             let port = attempt.port;
             let _ = write!(text, "; from {dialer} to {listener}, port {port}: ");
             text += &tried.join(", ");
         }
-        text + " (-p PORT-PORT sets the ports to open in a firewall, --addr HOST=ADDR sets the address of a host)"
+        let _ = write!(
+            text,
+            "; a firewall? Open 7691-7699/tcp on {open_on} and give -p 7691-7699; rdperf --check says more, and --addr HOST=ADDR sets the address of a host"
+        );
+        text
     }
 
     fn connected(&mut self, edge: EdgeId, node: Node, link: EdgeLink) {

@@ -1,0 +1,163 @@
+//! What a usage error says to those who type the options of rsync, scp or a shell, and the short help of `-h`. Pure, no
+//! I/O.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Options of rsync and scp that mean nothing here, or something else, and what to give instead.
+const HABITS: [(&str, &str, &str); 6] = [
+    (
+        "rdcp",
+        "-z",
+        "rdcp does not compress; over a slow link: rdpipe HOST:'zstd < FILE' :'zstd -d > FILE'",
+    ),
+    (
+        "rdcp",
+        "--compress",
+        "rdcp does not compress; over a slow link: rdpipe HOST:'zstd < FILE' :'zstd -d > FILE'",
+    ),
+    (
+        "rdcp",
+        "--progress",
+        "a terminal shows the progress without an option; -q turns it off",
+    ),
+    (
+        "rdcp",
+        "--port",
+        "-p PORT-PORT is for firewalls; -a keeps times, modes and owners, and --ssh-opt -oPort=N is the port of ssh",
+    ),
+    ("rdcp", "-t", "-a keeps times, modes and owners"),
+    (
+        "rdcp",
+        "--partial",
+        "parts of large files are always kept; --resume continues them",
+    ),
+];
+
+/// Adds a hint to a usage error of `program`, in place of the tip to pass an option as a value. `words` is the command
+/// line without the program.
+pub(super) fn add_hint(program: &str, error: &mut clap::Error, words: &[String]) {
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else {
+        return;
+    };
+    let wrong = wrong.split(' ').next().unwrap_or_default().to_owned();
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    let habit = HABITS
+        .iter()
+        .find(|(name, option, _)| *name == program && *option == wrong)
+        .map(|(_, _, hint)| (*hint).to_owned());
+    let unquoted = || {
+        (program == "rdpipe" && is_unknown)
+            .then(|| quoted(words, &wrong))
+            .flatten()
+    };
+    if let Some(hint) = habit.or_else(unquoted) {
+        let hint = ContextValue::StyledStrs(vec![hint.into()]);
+        error.insert(ContextKind::Suggested, hint);
+    }
+}
+
+/// Returns the advice to quote the command of a segment, if `wrong` is behind one.
+fn quoted(words: &[String], wrong: &str) -> Option<String> {
+    let at = words.iter().position(|word| word.starts_with(wrong))?;
+    let first = words[..at].iter().rposition(|word| word.contains(':'))?;
+    let behind = words[at..].iter().take_while(|word| !word.contains(':'));
+    let command: Vec<_> = words[first..at]
+        .iter()
+        .chain(behind)
+        .map(String::as_str)
+        .collect();
+    let command = command.join(" ");
+    let (host, command) = command.split_once(':')?;
+    Some(format!(
+        "put the whole command into quotes: {host}:'{command}'"
+    ))
+}
+
+/// Returns the short help: what the program is for, its usage and its first examples, on one screen.
+pub(super) fn short(program: &str, help: &str) -> String {
+    let paragraphs: Vec<_> = help.split("\n\n").collect();
+    let is_example = |line: &str| line.trim_start().starts_with("$ ") || line.contains("] $ ");
+    let is_shown =
+        |text: &&&str| text.trim_start().starts_with("Usage:") || text.lines().any(is_example);
+    let about = paragraphs
+        .first()
+        .filter(|text| !text.starts_with("Usage:"));
+    let shown = about.into_iter().chain(paragraphs.iter().filter(is_shown));
+    let shown: Vec<_> = shown.map(|text| text.trim_end()).collect();
+    let lines: Vec<_> = shown.join("\n\n").lines().map(str::to_owned).collect();
+    let lines = &lines[..lines.len().min(SHORT_LINES - 2)];
+    format!(
+        "{}\n\n{program} --help explains all options and forms.\n",
+        lines.join("\n")
+    )
+}
+
+/// The lines of a terminal, without one for the prompt.
+const SHORT_LINES: usize = 23;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::args::{RdcatArgs, RdcpArgs, RdpipeArgs};
+
+    fn told(program: &'static str, command: clap::Command, words: &[&str]) -> String {
+        let all = [&[program], words].concat();
+        let mut error = command.try_get_matches_from(all).unwrap_err();
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        add_hint(program, &mut error, &words);
+        error.to_string()
+    }
+
+    #[test]
+    fn habits_of_other_programs_get_a_hint() {
+        for (words, hint) in [
+            (&["-az", "a", "h:b"][..], "rdcp does not compress"),
+            (
+                &["-a", "--progress", "a", "h:b"],
+                "shows the progress without an option",
+            ),
+            (&["-p", "a", "h:b"], "-a keeps times"),
+            (&["-rt", "a", "h:b"], "-a keeps times"),
+            (&["--partial", "a", "h:b"], "--resume continues"),
+        ] {
+            let text = told("rdcp", RdcpArgs::command(), words);
+            assert!(text.contains(hint), "{text}");
+            assert!(!text.contains("as a value"), "{text}");
+        }
+        for (words, hint) in [
+            (
+                &["h1:cat", "h2:wc", "-c"][..],
+                "put the whole command into quotes: h2:'wc -c'",
+            ),
+            (
+                &["h2:ls", "-l", "dir", "h1:wc"],
+                "put the whole command into quotes: h2:'ls -l dir'",
+            ),
+        ] {
+            let text = told("rdpipe", RdpipeArgs::command(), words);
+            assert!(text.contains(hint), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_short_help_is_one_screen_with_examples() {
+        for (program, mut command) in [
+            ("rdcp", RdcpArgs::command()),
+            ("rdpipe", RdpipeArgs::command()),
+            ("rdcat", RdcatArgs::command()),
+        ] {
+            let text = short(program, &command.render_help().to_string());
+            assert!(text.lines().count() < 24, "{text}");
+            assert!(
+                text.contains("Usage: ") && text.contains(&format!("$ {program} ")),
+                "{text}"
+            );
+            assert!(
+                text.contains(&format!("{program} --help explains")),
+                "{text}"
+            );
+        }
+    }
+}
