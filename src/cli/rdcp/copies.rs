@@ -392,12 +392,9 @@ impl CopyObserver {
     }
 }
 
-/// Returns the sentence about a path. Some reasons begin with a verb whose subject is the path.
+/// Returns the sentence about a path, which is the subject of some reasons.
 fn told(path: &[u8], why: &str) -> String {
-    let is_subject = ["is ", "was ", "has ", "vanished "]
-        .iter()
-        .any(|verb| why.starts_with(verb));
-    let colon = if is_subject { "" } else { ":" };
+    let colon = if why.starts_with("is a ") { "" } else { ":" };
     format!("{}{colon} {why}", escaped(path))
 }
 

@@ -559,7 +559,7 @@ impl Facts<'_> {
     /// Returns true if a message names the path or a directory above it.
     fn is_named(&self, path: &Path) -> bool {
         let stderr = self.stderr.replace("/./", "/").replace("/.: ", ": ");
-        let stderr = stderr.replace("/: ", ": ");
+        let stderr = stderr.replace("/: ", ": ").replace(" is a ", ": is a ");
         let mut above = path.ancestors().filter(|at| !at.as_os_str().is_empty());
         above.any(|at| {
             let mut names = vec![Path::new("d").join(at), Path::new("/").join(at)];
