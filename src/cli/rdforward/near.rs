@@ -190,6 +190,9 @@ impl<'a> NearSide<'a> {
                 stream.transport(),
                 stream.transport_reason()
             ));
+            if shows_line {
+                console.note("ready: connections are forwarded from now on");
+            }
             on_connected(stream.peer_addr().ip());
             let line = shows_line.then(|| reports::live(&console, counts));
             Box::new(line) as Box<dyn Send>

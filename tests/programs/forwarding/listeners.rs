@@ -13,6 +13,10 @@ fn a_local_and_a_remote_port_carry_every_byte() {
     let (hosts, bytes) = (Hosts::new(""), random_bytes(3 << 20));
     let target = format!("0:127.0.0.1:{}", echo());
     let running = tunnel(&hosts, &["-L", &target, "-R", &target]).start();
+    running.said("that it is ready", |text| {
+        text.contains("ready: connections are forwarded")
+            .then_some(())
+    });
     for place in ["here", "on the other host"] {
         let back = exchange(connect(port(&running, place)), &bytes);
         assert!(back == bytes, "{place}: {} bytes came back", back.len());
