@@ -1,7 +1,12 @@
 //! The end of a run of rdpipe: error messages, the table of stages for people and as JSON for programs, and the exit
 //! code; and the dry run, `-n`.
 
-use std::{env, fs, path::PathBuf, time::Duration};
+use std::{
+    env, fs,
+    io::{self, IsTerminal},
+    path::PathBuf,
+    time::Duration,
+};
 
 use serde::Serialize;
 
@@ -18,7 +23,7 @@ use crate::{
     },
     printable::with_spaces,
     ssh::{
-        outcome::{RunFault, Site, StageOutcome, Verdict, describe},
+        outcome::{PipelineOutcome, RunFault, Site, StageOutcome, Verdict, describe},
         plan::{Plan, StageHost},
         protocol::{EdgeLink, FaultKind},
         stage::{StageReport, StageWork, Status},
@@ -48,6 +53,9 @@ pub(super) fn tell(
         console.lines(&table.lines());
     }
     let (bytes, seconds) = (table.bytes(), table.stage_seconds());
+    if let Some(text) = last_words(outcome, bytes, elapsed) {
+        console.note(&text);
+    }
     console.detail(&format!("Bytes {bytes}"));
     console.detail(&format!("Seconds {:.3}", elapsed.as_secs_f64()));
     let gigabytes = rate(bytes, seconds) / 1e9;
@@ -60,6 +68,19 @@ pub(super) fn tell(
         }
     }
     exit
+}
+
+/// Returns the line that ends a run on a terminal: how far it came.
+fn last_words(outcome: &PipelineOutcome, bytes: u64, elapsed: Duration) -> Option<String> {
+    let is_shown = bytes > 0 && (outcome.is_success() || outcome.signal.is_some());
+    let seconds = elapsed.as_secs_f64();
+    (is_shown && io::stderr().is_terminal()).then(|| {
+        format!(
+            "{} in {seconds:.1} s ({}/s)",
+            amount(bytes),
+            decimal(rate(bytes, seconds))
+        )
+    })
 }
 
 /// Returns the errors, the first cause first, and then the details: failures that followed from the errors.

@@ -34,6 +34,25 @@ fn the_first_example_of_the_manual_works() {
 }
 
 #[test]
+fn a_terminal_gets_one_line_about_what_has_passed() {
+    let mut terminal = Terminal::new();
+    let running = rdpipe(&[":echo hello", ":cat"])
+        .stderr(terminal.inside())
+        .start();
+    terminal.shows("6 B in ");
+    gives(&running.end(), 0, "hello\n");
+    // Not with -q, and not in a log.
+    let quiet = rdpipe(&["-q", ":echo hello", ":cat"]).stderr(terminal.inside());
+    gives(&quiet.start().end(), 0, "hello\n");
+    let running = rdpipe(&[":echo once more", ":cat"])
+        .stderr(terminal.inside())
+        .start();
+    assert!(!terminal.shows("10 B in ").contains("6 B in "));
+    gives(&running.end(), 0, "once more\n");
+    assert_eq!(run(&[":echo hello", ":cat"]).stderr, "");
+}
+
+#[test]
 fn commands_arrive_as_they_were_typed() {
     let hosts = Hosts::new("");
     for (command, output) in [
