@@ -130,6 +130,16 @@ fn wrong_commands_get_a_sentence_that_helps() {
             "h1:< missing|:cat",
             "missing: No such file or directory\n",
         ),
+        (
+            "rdpipe",
+            "h1:< *.log|:cat",
+            "no shell expands a path: give a command, as in HOST:'cat *.log'",
+        ),
+        (
+            "rdcp",
+            "h1:*.log|h2:",
+            "no shell expands a path of another host",
+        ),
         ("rdpipe", "h1:", "there is no command after the colon"),
         ("rdpipe", "h1:>", "there is no file after the operator"),
     ] {

@@ -130,7 +130,14 @@ impl Walker {
         let stat = match self.base.stat(&typed, self.operand_flags()) {
             Ok(stat) => stat,
             Err(error) => {
-                let other = || format!("cannot be read: {error}");
+                let is_pattern =
+                    error == Errno::NOENT && typed.iter().any(|byte| b"*?".contains(byte));
+                let advice = if is_pattern {
+                    "; no shell expands a path of another host: name each file, or copy the directory with --exclude"
+                } else {
+                    ""
+                };
+                let other = || format!("cannot be read: {error}{advice}");
                 let why = self.base.refusal(&typed, error);
                 let why = why.map_or_else(other, str::to_owned);
                 self.outlet.fail(typed, why);

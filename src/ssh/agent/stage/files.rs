@@ -126,7 +126,16 @@ fn report_unread(edge: &ConnectedEdge, path: &Path, end: EarlyEnd) {
     let path = path.display();
     match end {
         EarlyEnd::Stream(error) => edge.broken(error),
-        EarlyEnd::Local(error, 0) => edge.fail_local(format!("cannot read {path}: {error}")),
+        EarlyEnd::Local(error, 0) => {
+            let is_pattern =
+                error.kind() == io::ErrorKind::NotFound && path.to_string().contains(['*', '?']);
+            let advice = if is_pattern {
+                "; no shell expands a path: give a command, as in HOST:'cat *.log'"
+            } else {
+                ""
+            };
+            edge.fail_local(format!("cannot read {path}: {error}{advice}"));
+        }
         EarlyEnd::Local(error, offset) => {
             edge.fail_local(format!("cannot read {path} at byte {offset}: {error}"));
         }
