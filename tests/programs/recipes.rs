@@ -128,7 +128,7 @@ fn placed(line: &str, own: &str, root: &Path) -> String {
             .trim_end_matches(':')
             .ends_with(|c: char| c.is_ascii_digit());
         if letter == '/' && begins && !(is_served && host == own) {
-            placed += &format!("{}/{host}", root.display());
+            placed.extend([&*root.to_string_lossy(), "/", host]);
         }
         placed.push(letter);
         is_quoted ^= letter == '\'';

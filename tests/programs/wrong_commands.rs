@@ -17,6 +17,126 @@ fn said(hosts: &Hosts, name: &'static str, line: &str) -> String {
     end.stderr
 }
 
+/// Programs, their command lines, and what they say.
+const SENTENCES: &[(&str, &str, &str)] = &[
+    (
+        "rdcp",
+        "h1:f|h1:f",
+        "f and f are the same file; nothing was done",
+    ),
+    (
+        "rdcp",
+        "h1:f|h1:./data/../f",
+        "f and ./data/../f are the same file; nothing was done",
+    ),
+    (
+        "rdcp",
+        "h1:f|h2:../h1/link",
+        "f and ../h1/link are the same file; nothing was done",
+    ),
+    (
+        "rdcp",
+        "h1:data|h2:new",
+        "h1: data is a directory: give -r or -a to copy it",
+    ),
+    (
+        "rdcp",
+        "-r|h1:data|h1:data/new",
+        "data cannot be copied into itself: data/new is in it; nothing was done",
+    ),
+    (
+        "rdcp",
+        "h1:f|h1:g|h2:run042/",
+        "h2: run042 does not exist; give -P to make it",
+    ),
+    (
+        "rdcp",
+        "h1:f|h2:run042/",
+        "h2: run042 does not exist; give -P to make it",
+    ),
+    (
+        "rdcp",
+        "h1:f|h2:a/b/f",
+        "h2: a/b does not exist; give -P to make it",
+    ),
+    (
+        "rdcp",
+        "-n|h1:f|h1:g|h2:run042",
+        "h2: run042 does not exist; give -P to make it",
+    ),
+    (
+        "rdcp",
+        "h1:f|h1:g|h1:link",
+        "link is not a directory, so it cannot receive more than one source",
+    ),
+    (
+        "rdcp",
+        "h1:missing|h2:",
+        "missing: cannot be read: No such file or directory\n",
+    ),
+    (
+        "rdcp",
+        "-az|h1:f|h2:",
+        "rdcp does not compress; over a slow link: rdpipe",
+    ),
+    (
+        "rdcp",
+        "-a|--progress|h1:f|h2:",
+        "a terminal shows the progress without an option",
+    ),
+    (
+        "rdcp",
+        "-p|h1:f|h2:",
+        "-a keeps times, modes and owners, and --ssh-opt -oPort=N is the port of ssh",
+    ),
+    ("rdcp", "--partial|h1:f|h2:", "--resume continues them"),
+    (
+        "rdcp",
+        "ssh://h1/f|h2:",
+        "write HOST:PATH in place of a URL",
+    ),
+    ("rdcp", "h1:f", "there is no destination"),
+    (
+        "rdcp",
+        "-T|h1:f|h1:g|h2:x",
+        "-T gives the copy the name DESTINATION",
+    ),
+    ("rdcp", "--delete|h1:data|h2:", "give -r or -a with it"),
+    (
+        "rdcp",
+        "-aT|--delete|h1:data/set|h1:data",
+        "--delete would remove a source",
+    ),
+    (
+        "rdpipe",
+        "h1:cat|h2:wc|-c",
+        "put the whole command into quotes: h2:'wc -c'",
+    ),
+    (
+        "rdpipe",
+        "h1:cat|h2:wc|f",
+        "put a command of several words into quotes",
+    ),
+    ("rdpipe", "ssh://h1/f", "write HOST:PATH in place of a URL"),
+    (
+        "rdpipe",
+        "h1:< missing|:cat",
+        "missing: No such file or directory\n",
+    ),
+    (
+        "rdpipe",
+        "h1:< *.log|:cat",
+        "no shell expands a path: give a command, as in HOST:'cat *.log'",
+    ),
+    (
+        "rdcp",
+        "h1:*.log|h2:",
+        "no shell expands a path of another host",
+    ),
+    ("rdpipe", "h1:", "there is no command after the colon"),
+    ("rdpipe", "h1:>", "there is no file after the operator"),
+];
+
 #[test]
 fn wrong_commands_get_a_sentence_that_helps() {
     let hosts = Hosts::new("");
@@ -25,124 +145,7 @@ fn wrong_commands_get_a_sentence_that_helps() {
     hosts.file("h1", "data/set/f", b"content");
     symlink("f", hosts.path("h1", "link")).unwrap();
     fs::create_dir_all(hosts.path("h2", "")).unwrap();
-    for (name, line, sentence) in [
-        (
-            "rdcp",
-            "h1:f|h1:f",
-            "f and f are the same file; nothing was done",
-        ),
-        (
-            "rdcp",
-            "h1:f|h1:./data/../f",
-            "f and ./data/../f are the same file; nothing was done",
-        ),
-        (
-            "rdcp",
-            "h1:f|h2:../h1/link",
-            "f and ../h1/link are the same file; nothing was done",
-        ),
-        (
-            "rdcp",
-            "h1:data|h2:new",
-            "h1: data is a directory: give -r or -a to copy it",
-        ),
-        (
-            "rdcp",
-            "-r|h1:data|h1:data/new",
-            "data cannot be copied into itself: data/new is in it; nothing was done",
-        ),
-        (
-            "rdcp",
-            "h1:f|h1:g|h2:run042/",
-            "h2: run042 does not exist; give -P to make it",
-        ),
-        (
-            "rdcp",
-            "h1:f|h2:run042/",
-            "h2: run042 does not exist; give -P to make it",
-        ),
-        (
-            "rdcp",
-            "h1:f|h2:a/b/f",
-            "h2: a/b does not exist; give -P to make it",
-        ),
-        (
-            "rdcp",
-            "-n|h1:f|h1:g|h2:run042",
-            "h2: run042 does not exist; give -P to make it",
-        ),
-        (
-            "rdcp",
-            "h1:f|h1:g|h1:link",
-            "link is not a directory, so it cannot receive more than one source",
-        ),
-        (
-            "rdcp",
-            "h1:missing|h2:",
-            "missing: cannot be read: No such file or directory\n",
-        ),
-        (
-            "rdcp",
-            "-az|h1:f|h2:",
-            "rdcp does not compress; over a slow link: rdpipe",
-        ),
-        (
-            "rdcp",
-            "-a|--progress|h1:f|h2:",
-            "a terminal shows the progress without an option",
-        ),
-        (
-            "rdcp",
-            "-p|h1:f|h2:",
-            "-a keeps times, modes and owners, and --ssh-opt -oPort=N is the port of ssh",
-        ),
-        ("rdcp", "--partial|h1:f|h2:", "--resume continues them"),
-        (
-            "rdcp",
-            "ssh://h1/f|h2:",
-            "write HOST:PATH in place of a URL",
-        ),
-        ("rdcp", "h1:f", "there is no destination"),
-        (
-            "rdcp",
-            "-T|h1:f|h1:g|h2:x",
-            "-T gives the copy the name DESTINATION",
-        ),
-        ("rdcp", "--delete|h1:data|h2:", "give -r or -a with it"),
-        (
-            "rdcp",
-            "-aT|--delete|h1:data/set|h1:data",
-            "--delete would remove a source",
-        ),
-        (
-            "rdpipe",
-            "h1:cat|h2:wc|-c",
-            "put the whole command into quotes: h2:'wc -c'",
-        ),
-        (
-            "rdpipe",
-            "h1:cat|h2:wc|f",
-            "put a command of several words into quotes",
-        ),
-        ("rdpipe", "ssh://h1/f", "write HOST:PATH in place of a URL"),
-        (
-            "rdpipe",
-            "h1:< missing|:cat",
-            "missing: No such file or directory\n",
-        ),
-        (
-            "rdpipe",
-            "h1:< *.log|:cat",
-            "no shell expands a path: give a command, as in HOST:'cat *.log'",
-        ),
-        (
-            "rdcp",
-            "h1:*.log|h2:",
-            "no shell expands a path of another host",
-        ),
-        ("rdpipe", "h1:", "there is no command after the colon"),
-        ("rdpipe", "h1:>", "there is no file after the operator"),
-    ] {
+    for (name, line, sentence) in SENTENCES {
         let text = said(&hosts, name, line);
         assert!(text.contains(sentence), "{name} {line}: {text}");
         assert!(!text.contains("os error"), "{name} {line}: {text}");

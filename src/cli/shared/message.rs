@@ -496,9 +496,9 @@ fn without_numbers(text: &str) -> String {
     for part in parts {
         match part.split_once(')') {
             Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
-                plain += rest
+                plain += rest;
             }
-            _ => plain += &format!(" (os error {part}"),
+            _ => plain.extend([" (os error ", part]),
         }
     }
     plain

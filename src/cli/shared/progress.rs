@@ -217,7 +217,7 @@ impl RecentPace {
             amount(total)
         );
         if let Some(left) = self.time_left(total.saturating_sub(bytes)) {
-            line += &format!(", {} to go", clock(left));
+            line.extend([", ", &clock(left), " to go"]);
         }
         line
     }
