@@ -300,7 +300,8 @@ impl LaneWriter {
             return Ok(());
         };
         self.drop_large(id, target.file.path.clone(), part)?;
-        if let Some(left) = target.left(part) {
+        // The source has named the failure: here only what is under the final name is.
+        if let Some(left) = target.left(PartUse::None) {
             let why = format!("was not copied to its end{left}");
             self.shared.state.fail(&target.local, why);
         }
