@@ -18,9 +18,13 @@ fn rdsend(line: &str) -> Result<RdsendArgs, clap::Error> {
     RdsendArgs::try_parse_from(format!("rdsend {line}").split_whitespace())
 }
 
-/// The only option whose value differs: rdpipe writes its report to a file, because its stderr carries the stderr of
-/// the commands.
-const DEPARTURE: (&str, &str) = ("rdpipe", "json");
+/// The only options whose value differs: rdpipe writes its report to a file, because its stderr carries the stderr of
+/// the commands; rdperf measures with several numbers of streams, and a server of tunnels limits the number.
+const DEPARTURES: [(&str, &str); 3] = [
+    ("rdpipe", "json"),
+    ("rdperf", "streams"),
+    ("serve", "streams"),
+];
 
 /// The words at the beginning of a help that are the same in every program. A program may go on in its own way.
 const COMMON_WORDS: usize = 3;
@@ -51,7 +55,7 @@ fn an_option_has_the_same_name_and_meaning_in_every_program() {
         let arguments = program.get_arguments();
         for option in arguments.filter(|arg| !arg.is_positional() && !arg.is_hide_set()) {
             let long = option.get_long().expect("every option has a long name");
-            if (program.get_name(), long) == DEPARTURE {
+            if DEPARTURES.contains(&(program.get_name(), long)) {
                 continue;
             }
             let first = options.entry(long).or_insert_with(|| meaning(option));
