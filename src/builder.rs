@@ -11,7 +11,9 @@ use tokio::{
 use crate::RdmaStream;
 use crate::{
     Direction, Encryption, Error, Key, Listener, OnDrop, RdmaConfig, Stream, StreamConfig,
-    ToPeerAddress, TransportPolicy, connect, connect_with,
+    ToPeerAddress, TransportPolicy,
+    config::{MOST_RAILS, Rails},
+    connect, connect_with,
 };
 
 /// A builder of streams and listeners, with a key and the settings that differ from the defaults.
@@ -22,6 +24,7 @@ use crate::{
 /// | [`encryption`](Self::encryption) | yes, if the data leaves the machine |
 /// | [`direction`](Self::direction) | both ways |
 /// | [`chunk_bytes`](Self::chunk_bytes) × [`depth`](Self::depth) | 512 KiB × 16 over TCP |
+/// | [`rails`](Self::rails) | 1 |
 /// | [`rdma`](Self::rdma) | 2 MiB × 4 over RDMA (× 3 each way when bytes go both ways; 3 MiB × 2 with one processor), less where the memlock limit allows less |
 /// | [`copy_received`](Self::copy_received) | no: over RDMA, chunks are read in the memory that the peer's device has written |
 /// | [`on_drop`](Self::on_drop) | a drop before `shutdown` aborts the stream |
@@ -103,6 +106,21 @@ impl Builder {
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.config.depth = depth;
+        self
+    }
+
+    /// Sets the number of rails of streams over TCP, 1 to 32: data connections that carry the chunks of one stream beside
+    /// each other. Each rail after the first has a thread of its own at each end, which encrypts, sends, receives and
+    /// verifies, and a pool of [`depth`](Self::depth) chunks. Small messages stay on the first rail.
+    ///
+    /// The default is 1: the user of the stream drives its only rail. An end that asks for 1 gets 1; otherwise a stream
+    /// has the smaller number of both ends.
+    #[must_use]
+    pub fn rails(mut self, rails: usize) -> Self {
+        let rails = u8::try_from(rails)
+            .unwrap_or(MOST_RAILS)
+            .clamp(1, MOST_RAILS);
+        self.config.rails = Rails::Exactly(rails);
         self
     }
 

@@ -66,6 +66,8 @@ pub struct StreamConfig {
     pub copy_received: bool,
     /// The direction in which bytes travel.
     pub direction: Direction,
+    /// The number of rails of a stream over TCP.
+    pub rails: Rails,
     /// What happens when a stream is dropped before its [`shutdown`](tokio::io::AsyncWriteExt::shutdown) has completed.
     pub on_drop: OnDrop,
     /// The runtime of the stream's control task: credits, keepalives, FIN and ABORT.
@@ -105,6 +107,7 @@ impl Default for StreamConfig {
             rdma: RdmaConfig::default(),
             copy_received: false,
             direction: Direction::Both,
+            rails: Rails::One,
             on_drop: OnDrop::Abort,
             control_runtime: None,
             keepalive_runtime: None,
@@ -244,6 +247,30 @@ impl fmt::Display for Encryption {
         })
     }
 }
+
+/// The number of rails of a stream: of data connections, each with a pool and a thread at each end, that carry its chunks
+/// beside each other. Both ends use the same number.
+///
+/// The orders of agents carry the number of the variant: a change of their order is a change of their wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Rails {
+    /// One rail, whatever the other end asks for: the user of the stream drives it.
+    #[default]
+    One,
+    /// Half of the processors of the end that has fewer, at most 8; the number of the other end if its
+    /// user has set one.
+    Auto,
+    /// This number; the smaller one if both users have set one.
+    Exactly(u8),
+}
+
+/// The most rails that an end has whose user has not set their number. Beyond it, memory and the kernel's own work are
+/// the limit on machines with 16 processors.
+pub(crate) const MOST_AUTOMATIC_RAILS: u8 = 8;
+
+/// The most rails that a user can set.
+pub(crate) const MOST_RAILS: u8 = 32;
 
 /// What happens when a [`Stream`](crate::Stream) or its [`WriteHalf`](crate::WriteHalf) is dropped before its
 /// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) has completed.

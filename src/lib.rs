@@ -297,7 +297,7 @@ pub mod verbs;
 
 pub use builder::Builder;
 pub use config::{
-    Direction, Encryption, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, OnDrop,
+    Direction, Encryption, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, OnDrop, Rails,
     RdmaConfig, StreamConfig, TransportPolicy,
 };
 pub use error::{DeviceFault, Error, Fault, HandshakeFault};

@@ -12,8 +12,8 @@ use clap::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Direction, Encryption, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, RdmaConfig,
-    StreamConfig, TransportPolicy,
+    Direction, Encryption, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES, MIN_DEPTH, Rails,
+    RdmaConfig, StreamConfig, TransportPolicy, config::MOST_RAILS,
 };
 
 /// The options that set up a stream. An absent option leaves the default of [`StreamConfig`], on each host its own.
@@ -51,6 +51,15 @@ pub(crate) struct StreamOptions {
     #[arg(long, value_name = "N", value_parser = depth)]
     pub(crate) depth: Option<usize>,
 
+    /// Carry each stream over so many TCP connections, each with threads at both ends, 1 to 32 [default: half of the
+    /// processors of the host with fewer, at most 8; 1 for copies, tunnels and measurements]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..=MOST_RAILS.into()))]
+    pub(crate) rails: Option<u8>,
+
+    /// True if the streams carry bulk data, and have as many rails as suit the processors.
+    #[arg(skip)]
+    pub(crate) is_bulk: bool,
+
     /// Treat the peer as dead after this much silence, for example 30, 0.5, 500ms or 2m [default: 30s]
     #[arg(long, value_name = "SECS", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
@@ -81,6 +90,11 @@ impl StreamOptions {
             timeout: self.timeout(),
             transport: self.transport,
             encryption: self.encrypt,
+            rails: match self.rails {
+                Some(rails) => Rails::Exactly(rails),
+                None if self.is_bulk => Rails::Auto,
+                None => Rails::One,
+            },
             direction,
             ..default
         }

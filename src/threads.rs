@@ -6,10 +6,15 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
     thread,
 };
 
-use tokio::sync::oneshot;
+use tokio::{
+    runtime::{EnterGuard, Handle, Runtime},
+    sync::oneshot,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Runs `work`, which may block, on a thread of its own, and returns its result. Starting a thread takes some 20 µs, so
 /// this is not for the path of the bytes.
@@ -127,6 +132,101 @@ pub(crate) fn require(count: usize) -> io::Result<()> {
 fn unstarted(error: &io::Error) -> io::Error {
     let text = format!("cannot start a thread: {error}; see `ulimit -u`");
     io::Error::new(error.kind(), text)
+}
+
+/// A thread with a tokio runtime of its own, on which bytes are carried.
+///
+/// Files are read and written on the thread that carries their bytes. With one thread for each edge
+/// or direction, a slow disk delays only its own bytes. A stream belongs to the runtime on which it
+/// was created, so a stage's edge is also connected on this thread.
+///
+/// The thread ends when every clone of this value has been dropped and all work has ended.
+#[derive(Debug, Clone)]
+pub(crate) struct CarryThread {
+    runtime: Handle,
+    in_use: Arc<DropGuard>,
+}
+
+/// The runtime of a thread. If the thread cannot be started, it is dropped inside another runtime, where the drop of a
+/// [`Runtime`] panics.
+struct OwnRuntime(Option<Runtime>);
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl CarryThread {
+    /// Starts a thread called `name`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system cannot start a thread or give the runtime its descriptors.
+    pub(crate) fn start(name: &str) -> io::Result<Self> {
+        Self::start_holding(name, ())
+    }
+
+    /// Starts a thread called `name`, which drops `held` when it ends: what waits for that knows that no work of the
+    /// thread is left.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system cannot start a thread or give the runtime its descriptors.
+    pub(crate) fn start_holding(name: &str, held: impl Send + 'static) -> io::Result<Self> {
+        let runtime = runtime()?;
+        let handle = runtime.handle().clone();
+        let runtime = OwnRuntime(Some(runtime));
+        let unused = CancellationToken::new();
+        let in_use = Arc::new(unused.clone().drop_guard());
+        let run = move || {
+            // All of `runtime` moves to the thread.
+            let runtime = runtime;
+            if let Some(runtime) = &runtime.0 {
+                runtime.block_on(unused.cancelled());
+            }
+            // The tasks that are left are dropped with the runtime.
+            drop(runtime);
+            drop(held);
+        };
+        thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Self {
+            runtime: handle,
+            in_use,
+        })
+    }
+
+    /// Makes the runtime of the thread the current one: what is registered or spawned then belongs to it.
+    pub(crate) fn enter(&self) -> EnterGuard<'_> {
+        self.runtime.enter()
+    }
+
+    /// Runs `work` on the thread and returns its result.
+    ///
+    /// # Cancel safety
+    ///
+    /// `work` continues if the future is dropped.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `work` does.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let in_use = Arc::clone(&self.in_use);
+        let working = async move {
+            let result = work.await;
+            drop(in_use);
+            result
+        };
+        match self.runtime.spawn(working).await {
+            Ok(result) => result,
+            Err(error) => resume_unwind(error.into_panic()),
+        }
+    }
 }
 
 #[cfg(test)]

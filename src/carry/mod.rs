@@ -7,14 +7,18 @@
 //! different times.
 
 mod pump;
+mod rails;
 
-use std::{io, sync::Arc, thread};
+use std::{io, sync::Arc, time::Duration};
 
-use tokio::runtime::{Handle, Runtime};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::{Error, ReadHalf, Stream, Watch, WriteHalf, threads};
+use crate::{
+    Error, ReadHalf, Stream, Watch, WriteHalf,
+    fd::{PositionedReader, PositionedWriter, Sink, Source},
+};
 
+pub(crate) use crate::threads::CarryThread;
 pub(crate) use pump::{receive_all, send_all, send_all_and_finish};
 
 /// The end that failed while bytes were carried between a stream and a local file, pipe or terminal.
@@ -61,7 +65,60 @@ pub(crate) fn stream_error(error: &io::Error) -> Error {
 pub(crate) trait Watched {
     /// Returns a watch on the stream.
     fn watch(&self) -> Watch;
+
+    /// Returns the stream if it has several rails, and who wants to know how it gets on.
+    fn railed(&mut self) -> Option<Railed<'_>> {
+        None
+    }
 }
+
+/// A stream of several rails.
+pub(crate) struct Railed<'a> {
+    pub(crate) stream: &'a mut Stream,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+}
+
+/// Who is told how the rails of a stream get on.
+pub(crate) trait Observer: Send + Sync {
+    /// So many bytes were moved.
+    fn moved(&self, bytes: usize);
+
+    /// The first rail had to wait for the stream.
+    fn waited(&self, time: Duration);
+}
+
+/// The source of a stream.
+pub(crate) trait StreamSource: AsyncRead + Unpin {
+    /// Returns a reader for several threads if there are at least so many bytes in a file.
+    fn positioned(&self, _least: u64) -> Option<PositionedReader> {
+        None
+    }
+}
+
+impl StreamSource for Source {
+    fn positioned(&self, least: u64) -> Option<PositionedReader> {
+        Self::positioned(self, least)
+    }
+}
+
+/// The sink of a stream.
+pub(crate) trait StreamSink: AsyncWrite + Unpin {
+    /// Returns a writer for several threads, if the order of the bytes does not matter.
+    fn positioned(&self) -> Option<PositionedWriter> {
+        None
+    }
+}
+
+impl StreamSink for Sink {
+    fn positioned(&self) -> Option<PositionedWriter> {
+        Self::positioned(self)
+    }
+}
+
+impl StreamSink for tokio::io::Sink {}
+
+#[cfg(test)]
+impl StreamSink for Vec<u8> {}
 
 /// The sending side of a stream.
 pub(crate) trait Finish {
@@ -103,6 +160,13 @@ impl Watched for Stream {
     fn watch(&self) -> Watch {
         Self::watch(self)
     }
+
+    fn railed(&mut self) -> Option<Railed<'_>> {
+        (self.rails() > 1).then_some(Railed {
+            stream: self,
+            observer: None,
+        })
+    }
 }
 
 impl Watched for ReadHalf {
@@ -126,96 +190,6 @@ impl Finish for Stream {
 impl Finish for WriteHalf {
     async fn finish(&mut self) -> Result<(), Error> {
         Self::finish(self).await
-    }
-}
-
-/// A thread with a tokio runtime of its own, on which bytes are carried.
-///
-/// Files are read and written on the thread that carries their bytes. With one thread for each edge
-/// or direction, a slow disk delays only its own bytes. A stream belongs to the runtime on which it
-/// was created, so a stage's edge is also connected on this thread.
-///
-/// The thread ends when every clone of this value has been dropped and all work has ended.
-#[derive(Debug, Clone)]
-pub(crate) struct CarryThread {
-    runtime: Handle,
-    in_use: Arc<DropGuard>,
-}
-
-/// The runtime of a thread. If the thread cannot be started, it is dropped inside another runtime, where the drop of a
-/// [`Runtime`] panics.
-struct OwnRuntime(Option<Runtime>);
-
-impl Drop for OwnRuntime {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl CarryThread {
-    /// Starts a thread called `name`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system cannot start a thread or give the runtime its descriptors.
-    pub(crate) fn start(name: &str) -> io::Result<Self> {
-        Self::start_holding(name, ())
-    }
-
-    /// Starts a thread called `name`, which drops `held` when it ends: what waits for that knows that no work of the
-    /// thread is left.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system cannot start a thread or give the runtime its descriptors.
-    pub(crate) fn start_holding(name: &str, held: impl Send + 'static) -> io::Result<Self> {
-        let runtime = threads::runtime()?;
-        let handle = runtime.handle().clone();
-        let runtime = OwnRuntime(Some(runtime));
-        let unused = CancellationToken::new();
-        let in_use = Arc::new(unused.clone().drop_guard());
-        let run = move || {
-            // All of `runtime` moves to the thread.
-            let runtime = runtime;
-            if let Some(runtime) = &runtime.0 {
-                runtime.block_on(unused.cancelled());
-            }
-            // The tasks that are left are dropped with the runtime.
-            drop(runtime);
-            drop(held);
-        };
-        thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Self {
-            runtime: handle,
-            in_use,
-        })
-    }
-
-    /// Runs `work` on the thread and returns its result.
-    ///
-    /// # Cancel safety
-    ///
-    /// `work` continues if the future is dropped.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `work` does.
-    pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> T {
-        let in_use = Arc::clone(&self.in_use);
-        let working = async move {
-            let result = work.await;
-            drop(in_use);
-            result
-        };
-        match self.runtime.spawn(working).await {
-            Ok(result) => result,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
     }
 }
 

@@ -32,6 +32,7 @@ pub fn main() -> ExitCode {
     process::prepare();
     let mut args = or_exit("rdrecv", RdrecvArgs::try_parse());
     let (key, hidden) = args.key.take();
+    args.stream.is_bulk = true;
     let console = Console::of_program("rdrecv", args.messages);
     console.note_encryption(&args.stream);
     run::main(&console, hidden, |run| receive(args, key, run))

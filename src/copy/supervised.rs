@@ -417,6 +417,7 @@ mod tests {
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
             cipher: None,
+            rails: 1,
             address: "10.0.0.9".to_owned(),
         }
     }

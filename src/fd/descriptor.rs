@@ -21,8 +21,8 @@ use rustix::{
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
 
 use super::{
-    Registered, blocking, close, duplicate, enlarge_pipe, file_type, is_ready, register,
-    register_anew, sync,
+    PositionedReader, PositionedWriter, Registered, blocking, close, duplicate, enlarge_pipe,
+    file_type, is_ready, register, register_anew, sync,
 };
 
 /// The input of a program: standard input, a file, a FIFO, or any other descriptor.
@@ -107,6 +107,12 @@ impl Source {
     /// the process that writes it.
     pub(crate) fn is_regular_file(&self) -> bool {
         matches!(file_type(self.as_fd()), Ok(FileType::RegularFile))
+    }
+
+    /// Returns a reader for several threads, from the next byte on; `None` unless the source is a regular file with at
+    /// least so many bytes left.
+    pub(crate) fn positioned(&self, least: u64) -> Option<PositionedReader> {
+        PositionedReader::new(self.as_fd(), least)
     }
 
     fn with_name(fd: OwnedFd, name: String) -> io::Result<Self> {
@@ -282,6 +288,12 @@ impl Sink {
             close(fd)
         })
         .await
+    }
+
+    /// Returns a writer for several threads, from the next byte on; `None` unless the sink is `/dev/null` or a regular
+    /// file that can be written at any place, and to which no message of this program goes.
+    pub(crate) fn positioned(&self) -> Option<PositionedWriter> {
+        PositionedWriter::new(self.as_fd(), io::stderr().as_fd())
     }
 
     /// Ends the registration with the runtime and returns the descriptor.

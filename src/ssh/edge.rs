@@ -111,6 +111,7 @@ pub(crate) fn describe_link(stream: &Stream) -> EdgeLink {
         reason: stream.transport_reason().to_owned(),
         is_fallback: stream.is_fallback(),
         cipher: stream.cipher(),
+        rails: u16::try_from(stream.rails()).unwrap_or(u16::MAX),
         address: stream.peer_addr().ip().to_string(),
     }
 }

@@ -421,6 +421,7 @@ fn link(script: &mut FuzzScript<'_>) -> EdgeLink {
         reason: text(script),
         is_fallback: script.flag(),
         cipher: None,
+        rails: 1,
         address: "10.0.0.9".to_owned(),
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Direction, Error, Key, Stream, StreamConfig, Watch,
     advice::Advised,
-    carry::{self, CarryError},
+    carry::{self, CarryError, StreamSink},
     fd::{Sink, Source},
 };
 
@@ -324,6 +324,8 @@ async fn receive_nothing(stream: &mut Stream, error: &io::Error) -> Result<(), E
 
 /// An output that refuses every byte.
 struct Refusing;
+
+impl StreamSink for Refusing {}
 
 impl AsyncWrite for Refusing {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {

@@ -128,6 +128,8 @@ pub(crate) struct EdgeLink {
     pub(crate) is_fallback: bool,
     /// The cipher of the data; none if the data is not encrypted.
     pub(crate) cipher: Option<Cipher>,
+    /// The number of rails.
+    pub(crate) rails: u16,
     /// The address of the peer.
     pub(crate) address: String,
 }

@@ -41,6 +41,8 @@ pub(crate) use rdma::raw;
 pub(crate) use rdma::{Device, GidEntry, Inventory, LocalPorts, Memlock, Port, Roots};
 #[cfg(feature = "rdma")]
 pub use stream::{NotRdma, RdmaStream};
+#[cfg(feature = "cli")]
+pub(crate) use stream::{Rail, RecvEither, SendEither};
 pub use stream::{ReadHalf, ReuniteError, SendBuffer, Stats, Stream, Transport, Watch, WriteHalf};
 
 /// Every public type can be moved to another task, and polled without being pinned first.

@@ -8,7 +8,7 @@ use rdpipe::{Error, Stream, StreamConfig};
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{
-    data_path::{self, CHUNK, DataPath, FULL, POOL, fill, small},
+    data_path::{self, CHUNK, DataPath, POOL, fill, small},
     pattern::{Pattern, own},
     proxy::Proxy,
     waiting::until,
@@ -59,13 +59,13 @@ async fn in_flight(mut a: Stream, b: Stream) -> Result<Left> {
 
 /// A full slot waits for credit, and the peer has read nothing.
 async fn without_credit(mut a: Stream, b: Stream) -> Result<Left> {
-    fill(&mut a, &b, &Pattern::new(122), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(122), 0).await?;
     Ok(both(a, b))
 }
 
 async fn half_read(mut a: Stream, mut b: Stream) -> Result<Left> {
     let pattern = Pattern::new(123);
-    fill(&mut a, &b, &pattern, 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &pattern, 0).await?;
     pattern.read(&mut b, 0..CHUNK * 3 / 2).await?;
     Ok(both(a, b))
 }
@@ -101,12 +101,12 @@ async fn shut_down(mut a: Stream, mut b: Stream) -> Result<Left> {
 pub(crate) async fn finished(mut a: Stream, mut b: Stream) -> Result<Left> {
     let pattern = Pattern::new(127);
     let one = async {
-        pattern.write(&mut a, 0..FULL).await?;
+        pattern.write(&mut a, 0..DataPath::Tcp.full()).await?;
         a.finish().await?;
         pattern.read_all(&mut a, 0..1).await
     };
     let other = async {
-        pattern.read_all(&mut b, 0..FULL).await?;
+        pattern.read_all(&mut b, 0..DataPath::Tcp.full()).await?;
         b.confirm()?;
         pattern.write(&mut b, 0..1).await?;
         anyhow::Ok(b.shutdown().await?)
@@ -119,7 +119,7 @@ pub(crate) async fn finished(mut a: Stream, mut b: Stream) -> Result<Left> {
 /// The reader has called `stop` in the middle of a chunk.
 async fn stopped(mut a: Stream, mut b: Stream) -> Result<Left> {
     let pattern = Pattern::new(128);
-    fill(&mut a, &b, &pattern, 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &pattern, 0).await?;
     pattern.read(&mut b, 0..10).await?;
     b.stop();
     pattern.write_on(&mut a).await?;
@@ -128,7 +128,7 @@ async fn stopped(mut a: Stream, mut b: Stream) -> Result<Left> {
 
 /// One end has aborted the stream while chunks were unread.
 async fn aborted(mut a: Stream, mut b: Stream) -> Result<Left> {
-    fill(&mut a, &b, &Pattern::new(129), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(129), 0).await?;
     a.abort("part of the test");
     until(|| b.watch().error().is_some()).await;
     let error = own(&b.write_all(b"!").await.expect_err("it was aborted"))?;
@@ -138,8 +138,8 @@ async fn aborted(mut a: Stream, mut b: Stream) -> Result<Left> {
 
 /// The stream is split into owned halves while both directions are full.
 async fn halves(mut a: Stream, mut b: Stream) -> Result<Left> {
-    fill(&mut a, &b, &Pattern::new(130), 0).await?;
-    fill(&mut b, &a, &Pattern::new(131), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(130), 0).await?;
+    fill(DataPath::Tcp, (&mut b, &a), &Pattern::new(131), 0).await?;
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
     Ok(vec![
         Box::new(a_reads),
@@ -150,7 +150,7 @@ async fn halves(mut a: Stream, mut b: Stream) -> Result<Left> {
 }
 
 async fn halves_by_tokio(mut a: Stream, b: Stream) -> Result<Left> {
-    fill(&mut a, &b, &Pattern::new(132), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(132), 0).await?;
     let ((a_reads, a_writes), (b_reads, b_writes)) = (tokio::io::split(a), tokio::io::split(b));
     Ok(vec![
         Box::new(a_writes),
@@ -162,7 +162,7 @@ async fn halves_by_tokio(mut a: Stream, b: Stream) -> Result<Left> {
 
 /// The reader keeps some chunks as `Bytes`, and has others in its pool.
 async fn lent(mut a: Stream, mut b: Stream) -> Result<Left> {
-    fill(&mut a, &b, &Pattern::new(135), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(135), 0).await?;
     let first = b.read_chunk().await?.context("no chunk")?;
     let second = b.read_chunk().await?.context("no chunk")?;
     Ok(vec![
@@ -175,7 +175,7 @@ async fn lent(mut a: Stream, mut b: Stream) -> Result<Left> {
 
 /// The stream is closed, and its reader still keeps chunks as `Bytes`.
 async fn lent_and_gone(mut a: Stream, mut b: Stream) -> Result<Left> {
-    fill(&mut a, &b, &Pattern::new(136), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(136), 0).await?;
     let first = b.read_chunk().await?.context("no chunk")?;
     let second = b.read_chunk().await?.context("no chunk")?;
     tokio::join!(a.close(), b.close());
@@ -205,7 +205,7 @@ async fn unsent_and_gone(mut a: Stream, b: Stream) -> Result<Left> {
 /// A send buffer has been sent while the peer has no room for it.
 async fn sent(mut a: Stream, b: Stream) -> Result<Left> {
     let mut buffer = a.send_buffer().await?;
-    fill(&mut a, &b, &Pattern::new(137), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(137), 0).await?;
     buffer.write_all(b"sent")?;
     a.send(buffer)?;
     Ok(both(a, b))
@@ -217,7 +217,7 @@ pub(crate) async fn dead(over: DataPath) -> Result<Left> {
     let (listener, key) = data_path::listener(config.clone()).await?;
     let proxy = Proxy::start(listener.local_addr(), None);
     let (mut a, b) = data_path::meet(listener, proxy.port(), &key, &config).await?;
-    fill(&mut a, &b, &Pattern::new(133), 0).await?;
+    fill(DataPath::Tcp, (&mut a, &b), &Pattern::new(133), 0).await?;
     drop(proxy);
     let error = Pattern::new(134).write_on(&mut a).await?;
     own(&error).context("of the writer")?;

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use rdpipe::{
-    Encryption, Key, Listener, Stream, StreamConfig, Transport, TransportPolicy, connect,
+    Encryption, Key, Listener, Rails, Stream, StreamConfig, Transport, TransportPolicy, connect,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -24,6 +24,10 @@ pub(crate) enum DataPath {
     FlippedTcp,
     /// TCP over loopback, without encryption.
     PlainTcp,
+    /// Two rails of TCP over loopback.
+    TwoRails,
+    /// Five rails of TCP over loopback, without encryption.
+    FiveRails,
     /// RDMA with an express path, as by default, and the control connection over loopback.
     Rdma,
     /// RDMA without an express path, and with a renewal of the link after every few chunks.
@@ -42,7 +46,9 @@ impl DataPath {
     /// Returns the reason why this data path cannot be tested in this run, or `None` if it can.
     pub(crate) fn missing(self) -> Option<String> {
         match self {
-            Self::Tcp | Self::FlippedTcp | Self::PlainTcp => None,
+            Self::Tcp | Self::FlippedTcp | Self::PlainTcp | Self::TwoRails | Self::FiveRails => {
+                None
+            }
             Self::Rdma | Self::RenewedRdma => super::missing_rdma(),
             // Each of them takes minutes.
             _ if !super::is_full() => Some("only with scripts/test --full".to_owned()),
@@ -54,10 +60,13 @@ impl DataPath {
     pub(crate) fn config(self, mut config: StreamConfig) -> StreamConfig {
         config.transport = self.policy();
         config.encryption = match self {
-            Self::FlippedTcp | Self::PlainTcp => Encryption::Never,
+            Self::FlippedTcp | Self::PlainTcp | Self::FiveRails => Encryption::Never,
             // By default the data that stays on one machine is not encrypted.
             _ => Encryption::Always,
         };
+        if self.rails() > 1 {
+            config.rails = Rails::Exactly(u8::try_from(self.rails()).expect("few"));
+        }
         #[cfg(feature = "rdma")]
         if config.transport == TransportPolicy::Rdma {
             // A test that sets the size and number of chunks means those of the data path under test.
@@ -120,9 +129,31 @@ impl DataPath {
         Ok(ends)
     }
 
+    /// Returns the number of rails.
+    fn rails(self) -> u64 {
+        match self {
+            Self::TwoRails => 2,
+            Self::FiveRails => 5,
+            _ => 1,
+        }
+    }
+
+    /// Returns the number of bytes that the receive pools of all rails hold, with small pools.
+    pub(crate) fn pool(self) -> u64 {
+        self.rails() * POOL
+    }
+
+    /// Returns the number of bytes that fit between two ends while the second does not read, with small pools: those
+    /// of the receive pools, the chunk that waits for credit at the first rail, and two at each other.
+    pub(crate) fn full(self) -> u64 {
+        self.pool() + CHUNK + 2 * CHUNK * (self.rails() - 1)
+    }
+
     fn policy(self) -> TransportPolicy {
         match self {
-            Self::Tcp | Self::FlippedTcp | Self::PlainTcp => TransportPolicy::Tcp,
+            Self::Tcp | Self::FlippedTcp | Self::PlainTcp | Self::TwoRails | Self::FiveRails => {
+                TransportPolicy::Tcp
+            }
             _ => TransportPolicy::Rdma,
         }
     }
@@ -173,15 +204,19 @@ pub(crate) async fn pair(over: DataPath, base: &StreamConfig) -> Result<(Stream,
     over.pair(small(base), small(base)).await
 }
 
-/// The bytes that fit between two ends while the second does not read: its pool, and the chunk that waits for
-/// credit at the first.
-pub(crate) const FULL: u64 = POOL + CHUNK;
-
-/// Writes [`FULL`] bytes of `pattern` from `at` on; all earlier bytes must have been read. Any further write
-/// waits until `to` is read.
-pub(crate) async fn fill(from: &mut Stream, to: &Stream, pattern: &Pattern, at: u64) -> Result<()> {
-    pattern.write(from, at..at + FULL).await?;
-    until(|| to.stats().bytes_received == at + POOL).await;
+/// Writes [`full`](DataPath::full) bytes of `pattern` from `at` on; all earlier bytes must have been read. Any further
+/// write waits until `to` is read.
+pub(crate) async fn fill(
+    over: DataPath,
+    (from, to): (&mut Stream, &Stream),
+    pattern: &Pattern,
+    at: u64,
+) -> Result<()> {
+    // In whole chunks: a piece of one would take the whole slot of a rail.
+    let mut bytes = Vec::new();
+    pattern.write(&mut bytes, at..at + over.full()).await?;
+    from.write_all(&bytes).await?;
+    until(|| to.stats().bytes_received == at + over.pool()).await;
     Ok(())
 }
 

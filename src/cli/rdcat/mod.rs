@@ -58,6 +58,7 @@ pub fn main() -> ExitCode {
     if let Some(process) = args.agent {
         return supervision::main(process);
     }
+    args.stream.is_bulk = true;
     let file = args.ticket_file.take();
     let (ticket, hidden) =
         TicketSource::take(&mut args.operands, file, args.listen, TICKET_VARIABLE);

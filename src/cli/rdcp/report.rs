@@ -282,6 +282,7 @@ mod tests {
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
             cipher: None,
+            rails: 1,
             address: "10.0.0.2".to_owned(),
         };
         let summary = Summary {

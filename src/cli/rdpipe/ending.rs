@@ -252,6 +252,7 @@ struct EdgeRow {
     transport: Option<Transport>,
     reason: Option<String>,
     cipher: Option<String>,
+    rails: Option<u16>,
     address: Option<String>,
 }
 
@@ -386,6 +387,7 @@ fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
         cipher: link
             .and_then(|link| link.cipher.as_ref())
             .map(Cipher::to_string),
+        rails: link.map(|link| link.rails),
         address: link.map(|link| link.address.clone()),
     }
 }
@@ -471,6 +473,7 @@ mod tests {
             reason: "no RDMA device here".to_owned(),
             is_fallback: false,
             cipher: None,
+            rails: 1,
             address: "10.0.0.2".to_owned(),
         };
         let summary = Summary {

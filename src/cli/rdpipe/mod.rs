@@ -29,7 +29,8 @@ use crate::{
 #[must_use]
 pub(super) fn main() -> ExitCode {
     process::prepare();
-    let args = or_exit("rdpipe", RdpipeArgs::try_parse());
+    let mut args = or_exit("rdpipe", RdpipeArgs::try_parse());
+    args.stream.is_bulk = true;
     if let Some(process) = args.agent {
         return supervision::main(process);
     }

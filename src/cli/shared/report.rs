@@ -26,12 +26,23 @@ pub(crate) struct Report {
     pub(crate) chunk_bytes: Option<usize>,
     /// The number of slots of the pool.
     pub(crate) depth: Option<usize>,
+    /// The number of rails.
+    pub(crate) rails: Option<usize>,
     /// The reason why chunk size or depth are smaller than configured, if they are.
     pub(crate) smaller_pool_reason: Option<String>,
     /// The failure, in one sentence.
     pub(crate) error: Option<String>,
     /// The exit code of the program.
     pub(crate) exit: Exit,
+}
+
+/// Returns what is said of several rails, for messages that name the transport.
+pub(crate) fn rails_text(rails: usize) -> String {
+    if rails > 1 {
+        format!(", {rails} rails")
+    } else {
+        String::new()
+    }
 }
 
 impl Report {
@@ -94,7 +105,10 @@ impl Report {
             let reason = self.transport_reason.as_ref();
             let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
             let cipher = self.cipher.as_deref().unwrap_or("not encrypted");
-            lines.push(format!("Peer {peer} over {transport}{reason}, {cipher}"));
+            let rails = rails_text(self.rails.unwrap_or(1));
+            lines.push(format!(
+                "Peer {peer} over {transport}{reason}{rails}, {cipher}"
+            ));
         }
         if let (Some(chunk_bytes), Some(depth)) = (self.chunk_bytes, self.depth) {
             lines.push(format!("Chunks of {chunk_bytes} bytes, {depth} at once"));
@@ -206,6 +220,7 @@ mod tests {
             peer: Some("hostA:5000".to_owned()),
             chunk_bytes: Some(262_144),
             depth: Some(16),
+            rails: Some(1),
             smaller_pool_reason: None,
             error: None,
             exit: Exit::Ok,
@@ -262,7 +277,7 @@ mod tests {
         let expected = json!({
             "event": "end", "bytes": 2_000_000_000_u64, "seconds": 0.6964,
             "transport": "TCP", "transport_reason": "no RDMA device here",
-            "cipher": "AES-256-GCM", "peer": "hostA:5000", "chunk_bytes": 262_144, "depth": 16,
+            "cipher": "AES-256-GCM", "peer": "hostA:5000", "chunk_bytes": 262_144, "depth": 16, "rails": 1,
             "smaller_pool_reason": null, "error": null, "exit": 0,
         });
         assert_eq!(value, expected);

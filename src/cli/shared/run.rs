@@ -142,6 +142,7 @@ impl Run {
             peer: Some(stream.peer().to_owned()),
             chunk_bytes: Some(stream.chunk_bytes()),
             depth: Some(stream.depth()),
+            rails: Some(stream.rails()),
             smaller_pool_reason: stream.smaller_pool_reason().map(str::to_owned),
             ..Report::default()
         };

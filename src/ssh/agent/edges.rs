@@ -15,7 +15,7 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncBufRead, AsyncRead, ReadBuf},
     runtime::Handle,
     sync::mpsc,
 };
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     Direction, Error, Key, KeyAcceptor, KeyId, Listener, Stream, StreamConfig, TransportPolicy,
     Watch,
-    carry::{self, CarryError, CarryThread, Watched},
+    carry::{self, CarryError, CarryThread, Observer, Railed, StreamSink, StreamSource, Watched},
     options::StreamOptions,
     reach,
     ssh::{
@@ -494,20 +494,14 @@ impl From<CarryError> for EarlyEnd {
 
 impl ConnectedEdge {
     /// Writes the whole input to `sink`, up to a verified FIN.
-    pub(super) async fn drain(
-        &mut self,
-        sink: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<(), EarlyEnd> {
+    pub(super) async fn drain(&mut self, sink: &mut impl StreamSink) -> Result<(), EarlyEnd> {
         let mut input = Metered::new(&mut self.stream, &self.meter);
         let draining = carry::receive_all(&mut input, sink);
         unless_failed(&self.first_fault, draining).await.map(drop)
     }
 
     /// Sends all of `source`, without a FIN.
-    pub(super) async fn fill(
-        &mut self,
-        source: &mut (impl AsyncRead + Unpin),
-    ) -> Result<(), EarlyEnd> {
+    pub(super) async fn fill(&mut self, source: &mut impl StreamSource) -> Result<(), EarlyEnd> {
         let mut output = Metered::new(&mut self.stream, &self.meter);
         let filling = carry::send_all(source, &mut output);
         unless_failed(&self.first_fault, filling).await.map(drop)
@@ -593,6 +587,17 @@ impl Meter {
     }
 }
 
+impl Observer for Meter {
+    fn moved(&self, bytes: usize) {
+        self.count(bytes);
+    }
+
+    fn waited(&self, time: Duration) {
+        let blocked = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.blocked_ns.fetch_add(blocked, Ordering::Relaxed);
+    }
+}
+
 /// A stream whose bytes and waiting times are counted. The clock is read only when a wait begins and when it ends, so
 /// measuring costs nothing while the stream never waits.
 pub(super) struct Metered<'a> {
@@ -601,7 +606,7 @@ pub(super) struct Metered<'a> {
 }
 
 impl<'a> Metered<'a> {
-    pub(super) fn new(stream: &'a mut Stream, meter: &'a Meter) -> Self {
+    pub(super) fn new(stream: &'a mut Stream, meter: &'a Arc<Meter>) -> Self {
         let clock = WaitClock { meter, since: None };
         Self { stream, clock }
     }
@@ -609,7 +614,7 @@ impl<'a> Metered<'a> {
 
 /// A clock that runs while the stage waits for the stream.
 struct WaitClock<'a> {
-    meter: &'a Meter,
+    meter: &'a Arc<Meter>,
     since: Option<Instant>,
 }
 
@@ -626,8 +631,7 @@ impl WaitClock<'_> {
 
     fn stop(&mut self) {
         if let Some(since) = self.since.take() {
-            let blocked = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.meter.blocked_ns.fetch_add(blocked, Ordering::Relaxed);
+            self.meter.waited(since.elapsed());
         }
     }
 }
@@ -673,6 +677,15 @@ impl AsyncBufRead for Metered<'_> {
 impl Watched for Metered<'_> {
     fn watch(&self) -> Watch {
         self.stream.watch()
+    }
+
+    fn railed(&mut self) -> Option<Railed<'_>> {
+        let railed = self.stream.railed()?;
+        let observer: Arc<dyn Observer> = Arc::clone(self.clock.meter) as _;
+        Some(Railed {
+            observer: Some(observer),
+            ..railed
+        })
     }
 }
 

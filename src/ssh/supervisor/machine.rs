@@ -666,6 +666,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             reason,
             is_fallback,
             cipher,
+            rails,
             address,
         } = link.clone();
         let was_fallback = setup.link.as_ref().is_some_and(|link| link.is_fallback);
@@ -676,7 +677,12 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             self.notify(Notice::Note(text));
         } else if is_first {
             let cipher = cipher.map_or("not encrypted".to_owned(), |cipher| cipher.to_string());
-            let text = format!("{from} to {to}: {transport} ({reason}), {cipher}, {address}");
+            let rails = match rails {
+                0 | 1 => String::new(),
+                rails => format!(", {rails} rails"),
+            };
+            let text =
+                format!("{from} to {to}: {transport} ({reason}){rails}, {cipher}, {address}");
             self.notify(Notice::Detail(text));
         }
         self.begin();

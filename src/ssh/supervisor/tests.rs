@@ -159,6 +159,7 @@ fn link() -> EdgeLink {
         reason: "no RDMA device here".to_owned(),
         is_fallback: false,
         cipher: None,
+        rails: 1,
         address: "10.0.0.9".to_owned(),
     }
 }

@@ -8,7 +8,7 @@
 //!   Hello {terms, ports}       ───────────►   authenticates the dialer
 //!                              ◄───────────   Welcome {terms, token, pairs of ports to try}
 //!                    steps towards a queue pair (rdma/establish.rs)
-//!   or a second connection:
+//!   or a connection for each rail:
 //!     preamble, label          ───────────►
 //!                              ◄───────────   challenge
 //!     proof                    ───────────►
@@ -20,7 +20,10 @@
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
-use futures::{SinkExt, StreamExt};
+use futures::{
+    SinkExt, StreamExt,
+    future::{join_all, try_join_all},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -194,10 +197,10 @@ pub(crate) struct Negotiated {
 pub(crate) enum DataCarrier {
     /// A queue pair that a frame has crossed.
     Rdma(Box<rdma::Established>),
-    /// A second TCP connection.
+    /// TCP connections beside that of the messages.
     Tcp {
-        /// The connection.
-        socket: TcpStream,
+        /// The connections, one for each rail.
+        sockets: Vec<TcpStream>,
         /// The reason why it is not RDMA.
         reason: String,
         /// True if this host has RDMA hardware, and its policy allows both transports.
@@ -285,14 +288,14 @@ impl LocalTransports {
         }
     }
 
-    fn tcp(&self, socket: TcpStream, reason: String) -> DataCarrier {
+    fn tcp(&self, sockets: Vec<TcpStream>, reason: String) -> DataCarrier {
         let hardware = match &self.rdma {
             Ok(_) => true,
             Err(none) => none.hardware,
         };
         let is_fallback = hardware && self.policy == TransportPolicy::Auto;
         DataCarrier::Tcp {
-            socket,
+            sockets,
             reason,
             is_fallback,
         }
@@ -346,8 +349,9 @@ where
         Ok(established) => DataCarrier::Rdma(Box::new(established)),
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
-            match dial_data(&mut control, open, &welcome.token, config).await {
-                Ok(socket) => transports.tcp(socket, reason),
+            let tokens = rail_tokens(&welcome.token, &agreement);
+            match dial_data(&mut control, open, tokens, config).await {
+                Ok(sockets) => transports.tcp(sockets, reason),
                 Err(fault) => {
                     abort_negotiation(control, &fault).await;
                     return Err(fault);
@@ -365,40 +369,47 @@ where
     })
 }
 
-/// Opens the data connection, and waits until the acceptor has it.
+/// Returns the tokens of the data connections, in the order of the rails.
+fn rail_tokens(token: &Token, agreement: &Agreement) -> impl Iterator<Item = Token> {
+    (0..agreement.rails).map(|rail| token.of_rail(rail))
+}
+
+/// Opens the data connections with these tokens, and waits until the acceptor has them.
 async fn dial_data<F>(
     control: &mut Control,
     open: impl Fn() -> F,
-    token: &Token,
+    tokens: impl Iterator<Item = Token>,
     config: &StreamConfig,
-) -> Result<TcpStream, HandshakeFault>
+) -> Result<Vec<TcpStream>, HandshakeFault>
 where
     F: Future<Output = io::Result<TcpStream>>,
 {
+    let open = &open;
+    let opening = tokens.map(|token| open_data(open, token, config.retry_for));
     let data = tokio::select! {
         biased;
         message = control.next() => return Err(match message.ok_or_else(closed)?? {
             Message::Abort { reason, .. } => HandshakeFault::Refused(reason),
             _ => HandshakeFault::Protocol("a message before the data connection"),
         }),
-        data = open_data(open, token, config.retry_for) => data?,
+        data = try_join_all(opening) => data?,
     };
-    await_ready(control, &data).await?;
+    await_ready(control, &data[0]).await?;
     Ok(data)
 }
 
 /// Opens the data connection, and proves that it belongs to the stream. The acceptor may push the connection out before
 /// it has read whose it is; then this tries again for `limit`.
-async fn open_data<F>(open: impl Fn() -> F, token: &Token, limit: Duration) -> io::Result<TcpStream>
+async fn open_data<F>(open: impl Fn() -> F, token: Token, limit: Duration) -> io::Result<TcpStream>
 where
     F: Future<Output = io::Result<TcpStream>>,
 {
     let deadline = Instant::now() + limit.min(LONGEST_LIMIT);
     loop {
         let mut data = open().await?;
-        match read_challenge(&mut data, token).await {
+        match read_challenge(&mut data, &token).await {
             Ok(challenge) => {
-                data.write_all(&preamble::proof(token, &challenge)).await?;
+                data.write_all(&preamble::proof(&token, &challenge)).await?;
                 return Ok(data);
             }
             Err(error) if Instant::now() + PAUSE >= deadline => return Err(error),
@@ -454,7 +465,7 @@ fn broken_data(what: &'static str) -> HandshakeFault {
 pub(crate) async fn accept<F>(
     authenticated: Authenticated,
     config: &StreamConfig,
-    data_connection: impl FnOnce(Token) -> F,
+    data_connection: impl Fn(Token) -> F,
 ) -> Result<Negotiated, Error>
 where
     F: Future<Output = Option<TcpStream>>,
@@ -499,7 +510,7 @@ async fn negotiate_data<F>(
     control: &mut Control,
     hello: &Hello,
     config: &StreamConfig,
-    data_connection: impl FnOnce(Token) -> F,
+    data_connection: impl Fn(Token) -> F,
 ) -> Result<(DataCarrier, Agreement, StreamSeal), AcceptError>
 where
     F: Future<Output = Option<TcpStream>>,
@@ -515,7 +526,7 @@ where
     }
     let token = Token(preamble::random());
     let seal = StreamSeal::new(&token, &hello.random, Role::Acceptor, agreement.cipher);
-    let data = data_connection(token.clone());
+    let data = join_all(rail_tokens(&token, &agreement).map(data_connection));
     let answer = Welcome {
         terms,
         transport: config.transport,
@@ -530,8 +541,8 @@ where
         Ok(established) => Ok((DataCarrier::Rdma(Box::new(established)), agreement, seal)),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
-            let socket = bring_data(control, data).await?;
-            Ok((transports.tcp(socket, reason), agreement, seal))
+            let sockets = bring_data(control, data).await?;
+            Ok((transports.tcp(sockets, reason), agreement, seal))
         }
     }
 }
@@ -549,10 +560,10 @@ impl<T: Into<HandshakeFault>> From<T> for AcceptError {
 
 async fn bring_data(
     control: &mut Control,
-    data: impl Future<Output = Option<TcpStream>>,
-) -> Result<TcpStream, AcceptError> {
+    data: impl Future<Output = Vec<Option<TcpStream>>>,
+) -> Result<Vec<TcpStream>, AcceptError> {
     let data = tokio::select! {
-        data = data => match data {
+        data = data => match data.into_iter().collect() {
             Some(data) => data,
             None => return Err(closed().into()),
         },

@@ -13,24 +13,27 @@ use crate::{
     Error, StreamConfig,
     config::LONGEST_LIMIT,
     faults,
+    threads::CarryThread,
     transport::{
         control::{
             connection::{self, Control, Timing},
             message::Agreement,
             seal::{StreamSeal, Way},
-            state::State,
+            state::{RailState, State},
         },
         data::{
+            frame::Chain,
+            handover::{ReceiveHandover, SendHandover},
             pace::Pace,
-            receive::{RecvHalf, SharedReceiver},
-            send::{SendHalf, SharedSender},
-            slots::DataPath,
+            receive::{ReceivePart, RecvHalf, SharedReceiver},
+            send::{SendHalf, SendPart, SharedSender},
+            slots::{DataPath, ReceivePath, SendPath},
             steward::{self, Shared},
             tcp::{Tcp, TcpArrivals, TcpReceive, TcpSend},
         },
         rdma::{self, Rdma},
         stream::{
-            Either, ReadHalf, RecvEither, SendEither, Stream, WriteHalf,
+            Either, Rail, ReadHalf, RecvEither, SendEither, Stream, WriteHalf,
             info::{StreamInfo, Transport},
         },
     },
@@ -64,7 +67,11 @@ impl Stream {
         let control_runtime = config.control_runtime.clone();
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
-        let state = State::new(peer.clone(), agreement.direction, 2);
+        let rails = match &data {
+            DataCarrier::Tcp { sockets, .. } => sockets.len(),
+            DataCarrier::Rdma(_) => 1,
+        };
+        let state = State::with_rails(peer.clone(), agreement.direction, 2, rails);
         state.set_on_drop(config.on_drop);
         let span = tracing::debug_span!(
             "stream",
@@ -85,20 +92,23 @@ impl Stream {
             direction: agreement.direction,
             chunk_bytes: agreement.chunk_bytes,
             depth: agreement.depth as usize,
+            rails,
             smaller_pool_reason: None,
         };
-        let (send, recv) = match data {
+        let ((send, recv), rails) = match data {
             DataCarrier::Tcp {
-                socket,
+                sockets,
                 reason,
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
-                start_tcp(socket, &agreement, &state, &seal, config, &span).map_err(io_failed)?
+                let started = start_tcp(sockets, &agreement, &state, &seal, config, &span);
+                started.map_err(io_failed)?
             }
             DataCarrier::Rdma(established) => {
                 info.describe_rdma(&established);
-                start_rdma(*established, &state, &seal, config, &span)
+                let halves = start_rdma(*established, &state, &seal, config, &span);
+                (halves, Vec::new())
             }
         };
         span.record("transport", tracing::field::display(info.transport));
@@ -113,24 +123,49 @@ impl Stream {
         crate::faults::point("after-hello");
         let info = Arc::new(info);
         let recv = ReadHalf::new(recv, Arc::clone(&info));
-        Ok(Self::of(recv, WriteHalf::new(send, info)))
+        Ok(Self::of(recv, WriteHalf::new(send, info)).with_rails(rails))
     }
 }
 
-/// Makes the halves of a stream over TCP.
+/// Makes the halves of a stream over TCP, and the rails beside the first one, each with its thread.
 fn start_tcp(
-    socket: TcpStream,
+    sockets: Vec<TcpStream>,
     agreement: &Agreement,
     state: &Arc<State>,
     seal: &StreamSeal,
     config: &StreamConfig,
     span: &Span,
-) -> io::Result<(SendEither, RecvEither)> {
-    let paths = tcp_paths(socket, agreement, state)?;
-    state.set_peer_slots(agreement.peer_depth as usize);
-    let shared = share::<Tcp>(state, paths, agreement.depth, seal, config);
-    let (send, recv) = halves(shared, span);
-    Ok((Either::Tcp(send), Either::Tcp(recv)))
+) -> io::Result<((SendEither, RecvEither), Vec<Rail>)> {
+    let mut arrivals = Vec::new();
+    let mut parts = rail_parts::<Tcp>(sockets.len()).into_iter();
+    let mut start = |number: usize, socket: TcpStream, thread: Option<CarryThread>| {
+        let parts = parts.next().unwrap_or((SendPart::Only, ReceivePart::Only));
+        let socket = data_socket(socket)?;
+        arrivals.push(Arc::downgrade(&socket));
+        let state = RailState::new(state, number);
+        state.set_peer_slots(agreement.peer_depth as usize);
+        let paths = tcp_paths(&socket, agreement, &state);
+        let seal = seal.of_rail(u32::try_from(number).unwrap_or(u32::MAX));
+        let shared = share::<Tcp>(state, paths, parts, agreement.depth, &seal, config);
+        let (send, recv) = halves(shared, span, thread);
+        io::Result::Ok((Either::Tcp(send), Either::Tcp(recv)))
+    };
+    let mut sockets = sockets.into_iter().enumerate();
+    let first = sockets
+        .next()
+        .map(|(number, socket)| start(number, socket, None));
+    let (send, recv) = first.unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))?;
+    let mut others = Vec::new();
+    for (number, socket) in sockets {
+        let thread = CarryThread::start("rail")?;
+        let (send, recv) = {
+            let _context = thread.enter();
+            start(number, socket, Some(thread.clone()))?
+        };
+        others.push(Rail { thread, send, recv });
+    }
+    state.data.set_path(TcpArrivals::new(arrivals));
+    Ok(((send, recv), others))
 }
 
 /// Makes the halves of a stream over RDMA, and starts the task that renews its link.
@@ -141,13 +176,21 @@ fn start_rdma(
     config: &StreamConfig,
     span: &Span,
 ) -> (SendEither, RecvEither) {
+    let state = RailState::new(state, 0);
     state.set_peer_slots(established.peer_slots());
-    let (paths, depth) = (established.paths(state), established.depth());
-    let shared = share::<Rdma>(state, paths, depth, seal, config);
+    let (paths, depth) = (established.paths(&state), established.depth());
+    let shared = share::<Rdma>(
+        state,
+        paths,
+        (SendPart::Only, ReceivePart::Only),
+        depth,
+        seal,
+        config,
+    );
     let patience = config.timeout.min(LONGEST_LIMIT);
     let renewing = established.renew(Arc::clone(&shared), patience);
     tokio::spawn(renewing.instrument(span.clone()));
-    let (send, recv) = halves(shared, span);
+    let (send, recv) = halves(shared, span, None);
     (Either::Rdma(send), Either::Rdma(recv))
 }
 
@@ -169,15 +212,18 @@ fn trace_opening(info: &StreamInfo) {
     tracing::debug!(%reason, "open");
 }
 
-/// Moves the data connection to this runtime, and makes both sides of the data path.
+/// Moves a data connection to this runtime.
+fn data_socket(socket: TcpStream) -> io::Result<Arc<TcpStream>> {
+    keep_alive(&socket)?;
+    TcpStream::from_std(socket.into_std()?).map(Arc::new)
+}
+
+/// Makes both sides of the data path of a rail.
 fn tcp_paths(
-    socket: TcpStream,
+    socket: &Arc<TcpStream>,
     agreement: &Agreement,
     state: &State,
-) -> io::Result<(Option<TcpSend>, Option<TcpReceive>)> {
-    keep_alive(&socket)?;
-    let socket = Arc::new(TcpStream::from_std(socket.into_std()?)?);
-    state.data.set_path(TcpArrivals::new(&socket));
+) -> (Option<TcpSend>, Option<TcpReceive>) {
     let Agreement {
         direction,
         chunk_bytes,
@@ -185,7 +231,7 @@ fn tcp_paths(
         peer_depth,
         ..
     } = *agreement;
-    let (socket, progress) = (|| Arc::clone(&socket), || Arc::clone(&state.data));
+    let (socket, progress) = (|| Arc::clone(socket), || Arc::clone(&state.data));
     let sender = || {
         // A stream in one direction has no small messages that wait behind bulk data.
         let is_paced = direction == crate::Direction::Both;
@@ -199,10 +245,10 @@ fn tcp_paths(
         )
     };
     let receiver = || TcpReceive::new(socket(), chunk_bytes, depth, progress());
-    Ok((
+    (
         direction.sends().then(sender),
         direction.receives().then(receiver),
-    ))
+    )
 }
 
 /// The time after which the kernel sends a keepalive on a silent connection. Firewalls and address translators forget
@@ -220,29 +266,61 @@ fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&times)
 }
 
-/// Makes what the halves of a stream share.
+/// The parts of the frame sender and the frame receiver of a rail.
+type PartsOf<D> = (
+    SendPart<<<D as DataPath>::Send as SendPath>::Slot>,
+    ReceivePart<<<D as DataPath>::Receive as ReceivePath>::Slot>,
+);
+
+/// Makes the parts of so many rails, the first one first.
+fn rail_parts<D: DataPath>(rails: usize) -> Vec<PartsOf<D>> {
+    let sends: Vec<_> = (1..rails).map(|_| SendHandover::new()).collect();
+    let receives: Vec<_> = (1..rails).map(|_| ReceiveHandover::new()).collect();
+    let first = (
+        SendPart::first(sends.clone()),
+        ReceivePart::first(receives.clone()),
+    );
+    let others = sends.into_iter().zip(receives);
+    let others = others.map(|(send, receive)| (SendPart::Other(send), ReceivePart::Other(receive)));
+    std::iter::once(first).chain(others).collect()
+}
+
+/// Makes what the halves of a rail share.
 fn share<D: DataPath>(
-    state: &Arc<State>,
+    state: RailState,
     (send, receive): (Option<D::Send>, Option<D::Receive>),
+    parts: PartsOf<D>,
     depth: u32,
     seal: &StreamSeal,
     config: &StreamConfig,
 ) -> Arc<Shared<D>> {
-    let receiver = |path| {
-        let guard = seal.guard(Way::In);
-        SharedReceiver::new(path, depth, guard, faults::of(config))
+    let has_gaps = state.has_others();
+    let chain = |way| match seal.guard(way) {
+        guard if has_gaps => Chain::with_gaps(guard),
+        guard => Chain::new(guard),
     };
+    let faults = || faults::of(config);
+    let sender = |path| SharedSender::new(path, chain(Way::Out), parts.0, faults());
+    let receiver = |path| SharedReceiver::new(path, depth, chain(Way::In), parts.1, faults());
     Arc::new(Shared {
-        state: Arc::clone(state),
-        sender: send.map(|path| SharedSender::new(path, seal.guard(Way::Out), faults::of(config))),
+        sender: send.map(sender),
         receiver: receive.map(receiver),
         attended: AtomicWaker::new(),
+        state,
     })
 }
 
-/// Makes the halves, and starts their steward.
-fn halves<D: DataPath>(shared: Arc<Shared<D>>, span: &Span) -> (SendHalf<D>, RecvHalf<D>) {
-    tokio::spawn(steward::serve(Arc::clone(&shared)).instrument(span.clone()));
+/// Makes the halves, and starts their steward, which keeps the `thread` of a rail until the stream has ended.
+fn halves<D: DataPath>(
+    shared: Arc<Shared<D>>,
+    span: &Span,
+    thread: Option<CarryThread>,
+) -> (SendHalf<D>, RecvHalf<D>) {
+    let serving = steward::serve(Arc::clone(&shared)).instrument(span.clone());
+    tokio::spawn(async move {
+        serving.await;
+        drop(thread);
+    });
     (SendHalf::new(Arc::clone(&shared)), RecvHalf::new(shared))
 }
 
@@ -273,11 +351,19 @@ pub(crate) fn share_without_tasks(
     config: &StreamConfig,
 ) -> io::Result<Arc<Shared<Tcp>>> {
     let state = State::new("the peer".to_owned(), agreement.direction, 2);
-    let paths = tcp_paths(socket, agreement, &state)?;
+    let state = RailState::new(&state, 0);
+    let paths = tcp_paths(&data_socket(socket)?, agreement, &state);
     state.set_peer_slots(agreement.peer_depth as usize);
-    let shared = share::<Tcp>(&state, paths, agreement.depth, seal, config);
+    let shared = share::<Tcp>(
+        state,
+        paths,
+        (SendPart::Only, ReceivePart::Only),
+        agreement.depth,
+        seal,
+        config,
+    );
     if let Some(receiver) = &shared.receiver {
-        receiver.grant_all(&state);
+        receiver.grant_all(&shared.state);
     }
     Ok(shared)
 }
@@ -287,5 +373,12 @@ pub(crate) fn share_without_tasks(
 pub(crate) fn share_without_halves() -> Arc<Shared<Rdma>> {
     let state = State::new("the peer".to_owned(), crate::Direction::Both, 2);
     let seal = StreamSeal::of_seed(1, crate::transport::control::noise::Role::Dialer, None);
-    share::<Rdma>(&state, (None, None), 4, &seal, &StreamConfig::default())
+    share::<Rdma>(
+        RailState::new(&state, 0),
+        (None, None),
+        (SendPart::Only, ReceivePart::Only),
+        4,
+        &seal,
+        &StreamConfig::default(),
+    )
 }

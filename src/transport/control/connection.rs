@@ -486,6 +486,7 @@ mod tests {
     use tokio_util::codec::Framed;
 
     use super::*;
+    use crate::transport::control::state::RailState;
     use crate::{
         Direction, Error, Key,
         transport::control::{
@@ -548,7 +549,8 @@ mod tests {
         let task = tokio::spawn(run(Arc::clone(&state), ours, TIMING, None));
         // No message is that long.
         let mut slots = vec![u32::MAX; 20_000];
-        state.grant(&mut slots, usize::MAX).unwrap();
+        let granted = RailState::new(&state, 0).grant(&mut slots, usize::MAX);
+        granted.unwrap();
         assert!(task.await.unwrap_err().is_panic());
         assert_both_fail(&state);
     }

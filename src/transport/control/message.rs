@@ -1,7 +1,7 @@
 //! The messages that the two ends send on the control connection, under Noise, and what both ends agree on by the first
 //! two. Pure, no I/O.
 
-use std::time::Duration;
+use std::{num::NonZero, thread, time::Duration};
 
 use blake2::{Blake2s256, Digest};
 use serde::{Deserialize, Serialize};
@@ -10,8 +10,9 @@ use zeroize::ZeroizeOnDrop;
 use crate::{
     Direction, Encryption, HandshakeFault, MAX_CHUNK_BYTES, MAX_DEPTH, MIN_CHUNK_BYTES,
     StreamConfig, TransportPolicy,
-    config::LONGEST_LIMIT,
+    config::{LONGEST_LIMIT, MOST_AUTOMATIC_RAILS, MOST_RAILS, Rails},
     host::{host_name, machine},
+    key::keyed_digest,
     printable::with_spaces,
     transport::control::seal::{Cipher, has_aes},
 };
@@ -113,6 +114,8 @@ pub(crate) struct Terms {
     pub(crate) timeout_ms: u64,
     /// What this end wants of a cipher.
     pub(crate) encryption: EncryptionTerms,
+    /// The number of rails that this end wants.
+    pub(crate) rails: RailTerms,
 }
 
 /// What one end wants of a cipher for the data.
@@ -126,9 +129,71 @@ pub(crate) struct EncryptionTerms {
     pub(crate) machine: Option<[u8; 32]>,
 }
 
+/// The number of rails that one end wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RailTerms {
+    /// The number that its user has set.
+    pub(crate) set: Option<u8>,
+    /// The number that suits its processors.
+    pub(crate) suitable: u8,
+    /// The largest number that it can have.
+    pub(crate) most: u8,
+}
+
+impl RailTerms {
+    /// Returns what an end with this setting wants. Its pools of `depth` slots must fit into one message of credits.
+    fn new(rails: Rails, depth: usize) -> Self {
+        let fitting = u8::try_from(MAX_DEPTH / depth.max(1)).unwrap_or(u8::MAX);
+        let most = fitting.clamp(1, MOST_RAILS);
+        let suitable = |processors: usize| (processors / 2).clamp(1, MOST_AUTOMATIC_RAILS.into());
+        let processors = || thread::available_parallelism().map_or(1, NonZero::get);
+        match rails {
+            Rails::One => Self {
+                set: None,
+                suitable: 1,
+                most: 1,
+            },
+            Rails::Auto => Self {
+                set: None,
+                suitable: u8::try_from(suitable(processors())).unwrap_or(1),
+                // The memory that a peer can ask for is that of the largest machine.
+                most: most.min(MOST_AUTOMATIC_RAILS),
+            },
+            Rails::Exactly(set) => Self {
+                set: Some(set),
+                suitable: set,
+                most,
+            },
+        }
+    }
+
+    /// Returns the number of rails of a stream between two ends. Both ends derive the same.
+    fn common(self, other: Self) -> usize {
+        let set = match (self.set, other.set) {
+            (Some(here), Some(there)) => here.min(there),
+            (Some(set), None) | (None, Some(set)) => set,
+            (None, None) => self.suitable.min(other.suitable),
+        };
+        set.min(self.most).min(other.most).max(1).into()
+    }
+}
+
 /// 256 random bits, which are never printed, and wiped when dropped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ZeroizeOnDrop)]
 pub(crate) struct Token(pub(crate) [u8; 32]);
+
+impl Token {
+    /// Returns the token for the data connection of the rail with this number.
+    pub(crate) fn of_rail(&self, rail: usize) -> Self {
+        match u32::try_from(rail).unwrap_or(u32::MAX) {
+            0 => self.clone(),
+            rail => {
+                let text = [&b"rdpipe data connection: rail "[..], &rail.to_le_bytes()].concat();
+                Self(keyed_digest(&self.0, &text))
+            }
+        }
+    }
+}
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -212,6 +277,8 @@ pub(crate) struct Agreement {
     pub(crate) peer_timeout: Duration,
     /// The cipher of the data; none if it is not encrypted.
     pub(crate) cipher: Option<Cipher>,
+    /// The number of rails over TCP.
+    pub(crate) rails: usize,
 }
 
 /// Returns this end's terms. `is_local` is true if the connection comes from the address that it leads to.
@@ -234,6 +301,7 @@ pub(crate) fn local_terms(config: &StreamConfig, is_local: bool) -> Terms {
                 hash.chain_update(machine()).finalize().into()
             }),
         },
+        rails: RailTerms::new(config.rails, depth),
     }
 }
 
@@ -262,6 +330,7 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
         peer_depth: theirs.depth,
         peer_timeout: Duration::from_millis(theirs.timeout_ms).min(LONGEST_LIMIT),
         cipher: common_cipher(ours, theirs)?,
+        rails: ours.rails.common(theirs.rails),
     })
 }
 

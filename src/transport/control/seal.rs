@@ -18,7 +18,7 @@
 //! | `rdpipe digest 1` | the secrets of the digest | the number of the block |
 //!
 //! The cipher is 0 for a digest, 1 for AES-256-GCM, 2 for ChaCha20-Poly1305; the direction is 0 from the dialer to the
-//! acceptor, and 1 back; the connection is 0. All integers are little-endian.
+//! acceptor, and 1 back; the connection is the number of the rail. All integers are little-endian.
 //!
 //! # Nonces
 //!
@@ -163,6 +163,8 @@ pub(crate) struct StreamSeal {
     role: Role,
     /// The cipher; none if a digest protects the chunks.
     cipher: Option<Cipher>,
+    /// The number of the rail.
+    rail: u32,
 }
 
 impl StreamSeal {
@@ -173,6 +175,7 @@ impl StreamSeal {
             secret: Zeroizing::new(hash.finalize().into()),
             role,
             cipher,
+            rail: 0,
         }
     }
 
@@ -183,6 +186,12 @@ impl StreamSeal {
     )]
     pub(crate) fn cipher(&self) -> Option<Cipher> {
         self.cipher
+    }
+
+    /// Returns the secret for the rail with this number.
+    pub(crate) fn of_rail(&self, rail: u32) -> Self {
+        let seal = self.clone();
+        Self { rail, ..seal }
     }
 
     /// Returns what protects the chunks that go this way.
@@ -217,6 +226,7 @@ impl StreamSeal {
         DirectionKeys {
             secret: self.secret.clone(),
             direction: u8::from(!is_from_dialer),
+            connection: self.rail,
         }
     }
 }
@@ -229,13 +239,11 @@ const BULK_LABEL: &[u8] = b"rdpipe bulk 1";
 const REPORTS_LABEL: &[u8] = b"rdpipe reports 1";
 const DIGEST_LABEL: &[u8] = b"rdpipe digest 1";
 
-/// The number of the only connection of a direction.
-const CONNECTION: u32 = 0;
-
-/// The secret of one direction of a stream.
+/// The secret of one direction of a rail.
 struct DirectionKeys {
     secret: Zeroizing<[u8; 32]>,
     direction: u8,
+    connection: u32,
 }
 
 impl DirectionKeys {
@@ -243,7 +251,7 @@ impl DirectionKeys {
         let message = [
             label,
             &[cipher, self.direction],
-            &CONNECTION.to_le_bytes(),
+            &self.connection.to_le_bytes(),
             &epoch.to_le_bytes(),
         ];
         Zeroizing::new(keyed_digest(&self.secret, &message.concat()))
@@ -298,6 +306,15 @@ pub(crate) enum WrongMark {
     Digest,
     /// The tag does not match, or there is a digest beside it.
     Tag,
+}
+
+/// Returns the digest over the chains of all rails, from the ends of the chains; that of one rail is the end of its
+/// chain.
+pub(crate) fn joined_digest(mut ends: impl Iterator<Item = u64>) -> u64 {
+    let first = ends.next().unwrap_or(0);
+    ends.fold(first, |joined, end| {
+        XxHash3_64::oneshot_with_seed(joined, &end.to_le_bytes())
+    })
 }
 
 /// What protects the chunks of one direction of a stream.

@@ -159,6 +159,8 @@ pub(crate) struct Chain {
     guard: Guard,
     offset: u64,
     digest: u64,
+    /// Other rails carry bytes of this direction too.
+    has_gaps: bool,
 }
 
 impl Chain {
@@ -168,6 +170,15 @@ impl Chain {
             guard,
             offset: 0,
             digest: 0,
+            has_gaps: false,
+        }
+    }
+
+    /// Returns the chain before the first chunk of one of several rails.
+    pub(crate) fn with_gaps(guard: Guard) -> Self {
+        Self {
+            has_gaps: true,
+            ..Self::new(guard)
         }
     }
 
@@ -180,7 +191,7 @@ impl Chain {
         }
     }
 
-    /// Returns the number of bytes so far.
+    /// Returns the end of the last chunk: without gaps, the number of bytes so far.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
@@ -188,6 +199,12 @@ impl Chain {
     /// Returns the digest over the chunks so far, which depends on every byte so far.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
+    }
+
+    /// Leaves the bytes up to `offset` to other rails.
+    pub(crate) fn skip_to(&mut self, offset: u64) {
+        assert!(self.has_gaps && offset >= self.offset, "a rail goes back");
+        self.offset = offset;
     }
 
     /// Makes the header for the next payload, which has 1 to `u32::MAX` bytes, and seals the payload in place if the
@@ -212,10 +229,15 @@ impl Chain {
     ///
     /// [`Damage::Order`], [`Damage::Payload`] or [`Damage::Seal`].
     pub(crate) fn open(&mut self, header: &Header, payload: &mut [u8]) -> Result<(), Damage> {
-        if header.offset != self.offset || header.length as usize != payload.len() {
+        let is_next = if self.has_gaps {
+            header.offset >= self.offset && header.end() > header.offset
+        } else {
+            header.offset == self.offset
+        };
+        if !is_next || header.length as usize != payload.len() {
             return Err(Damage::Order);
         }
-        let checked = self.guard.check(self.offset, &header.mark, payload);
+        let checked = self.guard.check(header.offset, &header.mark, payload);
         checked.map_err(|wrong| match wrong {
             WrongMark::Digest => Damage::Payload,
             WrongMark::Tag => Damage::Seal,

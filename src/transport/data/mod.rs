@@ -2,9 +2,12 @@
 //!
 //! What a program writes fills a slot ([`slots`]); [`send`] seals it and gives
 //! it to the data path. At the other end [`receive`] verifies what its data path has read into a slot, lends it to the
-//! program, and grants the slot again when it was read. The [`steward`] drives a half while its user does not.
+//! program, and grants the slot again when it was read. The [`steward`] drives a half while its user does not. Where a
+//! stream has several rails, the stewards of the others than the first drive them all the time, each on a thread of its
+//! own; the user and they meet in [`handover`].
 
 pub(crate) mod frame;
+pub(crate) mod handover;
 pub(crate) mod pace;
 pub(crate) mod receive;
 pub(crate) mod send;

@@ -19,6 +19,7 @@ use tokio::io::ReadBuf;
 
 use super::{
     frame::{Chain, Damage, Header, credit_batch},
+    handover::ReceiveHandover,
     slots::{
         ChunkLender, DataPath, NO_SLOT, Readable, ReceivePath, ReturnedChunks, Slot, violation,
     },
@@ -26,10 +27,7 @@ use super::{
 };
 use crate::{
     Error, Fault, faults,
-    transport::control::{
-        seal::Guard,
-        state::{State, StreamFault},
-    },
+    transport::control::state::{RailState, StreamFault, WrongEnd},
 };
 
 /// The receiving half of a stream over one kind of data path.
@@ -136,6 +134,48 @@ impl<D: DataPath> RecvHalf<D> {
     }
 }
 
+/// What one of several rails does while its user takes the chunks of each rail by itself.
+#[cfg(feature = "cli")]
+impl<D: DataPath> RecvHalf<D> {
+    /// Returns the number of bytes that were taken before.
+    pub(crate) fn begin_placed(&mut self) -> u64 {
+        self.set_placed(true);
+        self.taken
+    }
+
+    /// Continues in order after `bytes` bytes.
+    pub(crate) fn end_placed(&mut self, bytes: u64) {
+        self.taken = bytes;
+        self.set_placed(false);
+    }
+
+    fn set_placed(&mut self, placed: bool) {
+        let Some(receiver) = &self.shared.receiver else {
+            return;
+        };
+        if let ReceivePart::First {
+            next, is_placed, ..
+        } = &mut receiver.lock().part
+        {
+            *is_placed = placed;
+            *next = (*next).max(self.taken);
+        }
+    }
+
+    /// Returns the unread rest of the next chunk of this rail, and the number of bytes of the direction before it. It is
+    /// empty at the end of the stream.
+    pub(crate) fn poll_placed(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(u64, &[u8]), Error>> {
+        ready!(self.poll_fill(cx))?;
+        let current = self.current.as_ref();
+        Poll::Ready(Ok(
+            current.map_or((0, &[]), |chunk| (chunk.offset(), chunk.rest()))
+        ))
+    }
+}
+
 type ReadableOf<D> = Readable<<<D as DataPath>::Receive as ReceivePath>::Slot>;
 
 impl<D: DataPath> Drop for RecvHalf<D> {
@@ -157,6 +197,8 @@ pub(crate) struct SharedReceiver<P: ReceivePath> {
     pub(crate) polls: AtomicU64,
     /// The lent chunks that were dropped.
     pub(crate) returns: Arc<ReturnedChunks<P::Slot>>,
+    /// What this rail hands to the user, if it is not the first one.
+    pub(super) handover: Option<Arc<ReceiveHandover<P::Slot>>>,
 }
 
 /// The chunks that arrive, and the credits for their slots.
@@ -179,14 +221,56 @@ pub(crate) struct FrameReceiver<P: ReceivePath> {
     lender: ChunkLender<P::Slot>,
     broken: bool,
     pub(super) faults: faults::Faults,
+    part: ReceivePart<P::Slot>,
+}
+
+/// The part of a frame receiver in a stream.
+pub(crate) enum ReceivePart<S> {
+    /// The stream has one rail.
+    Only,
+    /// The user's rail of several.
+    First {
+        /// The rails from the second one on.
+        others: Vec<Arc<ReceiveHandover<S>>>,
+        /// The number of bytes in the chunks that the user has had.
+        next: u64,
+        /// The user takes the chunks of each rail by itself, in any order.
+        is_placed: bool,
+    },
+    /// Another rail, which gives its chunks to the user.
+    Other(Arc<ReceiveHandover<S>>),
+}
+
+impl<S> ReceivePart<S> {
+    /// The part of the user's rail beside these others.
+    pub(crate) fn first(others: Vec<Arc<ReceiveHandover<S>>>) -> Self {
+        if others.is_empty() {
+            return Self::Only;
+        }
+        Self::First {
+            others,
+            next: 0,
+            is_placed: false,
+        }
+    }
 }
 
 impl<P: ReceivePath> SharedReceiver<P> {
-    /// A frame receiver with `depth` slots over `path`, whose chunks `guard` protects.
-    pub(crate) fn new(path: P, depth: u32, guard: Guard, faults: faults::Faults) -> Self {
+    /// A frame receiver with `depth` slots over `path`, whose chunks make up `chain`.
+    pub(crate) fn new(
+        path: P,
+        depth: u32,
+        chain: Chain,
+        part: ReceivePart<P::Slot>,
+        faults: faults::Faults,
+    ) -> Self {
+        let handover = match &part {
+            ReceivePart::Other(handover) => Some(Arc::clone(handover)),
+            ReceivePart::Only | ReceivePart::First { .. } => None,
+        };
         let receiver = FrameReceiver {
             path,
-            chain: Chain::new(guard),
+            chain,
             ready: VecDeque::with_capacity(depth as usize),
             granted: vec![false; depth as usize],
             outstanding: 0,
@@ -196,9 +280,11 @@ impl<P: ReceivePath> SharedReceiver<P> {
             lender: ChunkLender::new(depth),
             broken: false,
             faults,
+            part,
         };
         Self {
             polls: AtomicU64::new(0),
+            handover,
             returns: receiver.lender.returns(),
             receiver: Mutex::new(receiver),
         }
@@ -210,16 +296,46 @@ impl<P: ReceivePath> SharedReceiver<P> {
     }
 
     /// Grants every slot, at the start of the stream.
-    pub(crate) fn grant_all(&self, state: &State) {
+    pub(crate) fn grant_all(&self, state: &RailState) {
         self.lock().grant(state);
     }
 
     /// Drives the frame receiver in place of the user, and wakes the user after progress.
-    pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
+    pub(crate) fn drive_unattended(&self, state: &RailState, cx: &mut Context<'_>) {
+        if let Some(handover) = &self.handover {
+            return self.drive_rail(handover, state, cx);
+        }
         let mut receiver = self.lock();
-        let before = (receiver.ready.len(), state.announced_end());
+        let before = (receiver.ready.len(), state.receives());
         receiver.receive_frames(state, cx, usize::MAX);
-        if before != (receiver.ready.len(), state.announced_end()) {
+        if before != (receiver.ready.len(), state.receives()) {
+            state.wake_receiver();
+        }
+    }
+
+    /// Takes back what the user has read, and hands over each chunk as soon as it is verified.
+    fn drive_rail(
+        &self,
+        handover: &ReceiveHandover<P::Slot>,
+        state: &RailState,
+        cx: &mut Context<'_>,
+    ) {
+        let mut receiver = self.lock();
+        let mut has_progress = false;
+        loop {
+            for chunk in handover.take_read() {
+                receiver.release(state, chunk);
+            }
+            receiver.receive_frames(state, cx, 1);
+            if !handover.deliver(&mut receiver.ready) {
+                break;
+            }
+            has_progress = true;
+            state.wake_receiving_user();
+        }
+        drop(receiver);
+        if has_progress {
+            // Somebody may drive the half of this rail.
             state.wake_receiver();
         }
     }
@@ -232,13 +348,21 @@ impl<P: ReceivePath> FrameReceiver<P> {
     /// complete the stream in between, and the user would get the end in place of the chunk.
     pub(crate) fn poll_next(
         &mut self,
-        state: &State,
+        state: &RailState,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Readable<P::Slot>>, Error>> {
         if let Some(chunk) = self.next(state, cx) {
             return Poll::Ready(Ok(Some(chunk)));
         }
-        if state.at_end()? {
+        let taken = match &self.part {
+            ReceivePart::First {
+                next,
+                is_placed: false,
+                ..
+            } => *next,
+            _ => u64::MAX,
+        };
+        if state.at_end(taken)? {
             Poll::Ready(Ok(None))
         } else {
             Poll::Pending
@@ -248,21 +372,57 @@ impl<P: ReceivePath> FrameReceiver<P> {
     /// Takes the next verified chunk: one that waits, or the next that arrives.
     pub(crate) fn next(
         &mut self,
-        state: &State,
+        state: &RailState,
         cx: &mut Context<'_>,
     ) -> Option<Readable<P::Slot>> {
         self.take_returned(state);
+        if let Some(chunk) = self.next_of_others() {
+            return Some(chunk);
+        }
         if self.ready.is_empty() {
             if !self.broken {
                 self.path.spin(|| state.expects_more());
             }
             self.receive_frames(state, cx, 1);
         }
+        let chunk = self.ready.front()?;
+        if let ReceivePart::First {
+            next,
+            is_placed: false,
+            ..
+        } = &mut self.part
+        {
+            if chunk.offset() != *next {
+                return None;
+            }
+            *next = chunk.end_offset();
+        }
         self.ready.pop_front()
     }
 
+    /// Takes the next chunk if another rail has verified it, or if this rail has given it to its user's queue.
+    fn next_of_others(&mut self) -> Option<Readable<P::Slot>> {
+        match &mut self.part {
+            ReceivePart::Only
+            | ReceivePart::First {
+                is_placed: true, ..
+            } => None,
+            ReceivePart::Other(handover) => handover.take(|_| true),
+            ReceivePart::First { others, next, .. } => {
+                let take = |(index, other): (usize, &Arc<ReceiveHandover<_>>)| {
+                    let mut chunk = other.take(|chunk| chunk.offset() == *next)?;
+                    chunk.rail = index + 1;
+                    Some(chunk)
+                };
+                let chunk = others.iter().enumerate().find_map(take)?;
+                *next = chunk.end_offset();
+                Some(chunk)
+            }
+        }
+    }
+
     /// Returns the unread rest of `chunk` as bytes that the user may keep: see [`ChunkLender::lend`].
-    pub(crate) fn lend(&mut self, state: &State, chunk: Readable<P::Slot>) -> Bytes {
+    pub(crate) fn lend(&mut self, state: &RailState, chunk: Readable<P::Slot>) -> Bytes {
         let (bytes, chunk) = self.lender.lend(chunk);
         if let Some(chunk) = chunk {
             self.release(state, chunk);
@@ -271,7 +431,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
     }
 
     /// Releases the lent chunks that were dropped.
-    pub(crate) fn take_returned(&mut self, state: &State) {
+    pub(crate) fn take_returned(&mut self, state: &RailState) {
         for chunk in self.lender.take_returned() {
             self.release(state, chunk);
         }
@@ -279,12 +439,21 @@ impl<P: ReceivePath> FrameReceiver<P> {
 
     /// Returns true if verified chunks wait for the reader.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        let has_other = match &self.part {
+            ReceivePart::First { others, .. } => others.iter().any(|other| other.has_chunks()),
+            ReceivePart::Only | ReceivePart::Other(_) => false,
+        };
+        has_other || !self.ready.is_empty()
     }
 
     /// Takes frames from the path until `enough` chunks are ready, or no more have arrived. Damage and broken rules
     /// fail the stream before the payload is delivered.
-    pub(super) fn receive_frames(&mut self, state: &State, cx: &mut Context<'_>, enough: usize) {
+    pub(super) fn receive_frames(
+        &mut self,
+        state: &RailState,
+        cx: &mut Context<'_>,
+        enough: usize,
+    ) {
         loop {
             if let Err(fault) = self.check_end(state) {
                 self.broken = true;
@@ -322,7 +491,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
     /// Verifies one frame and queues its payload.
     fn accept_frame(
         &mut self,
-        state: &State,
+        state: &RailState,
         mut slot: P::Slot,
         header: Header,
     ) -> Result<(), Fault> {
@@ -348,16 +517,16 @@ impl<P: ReceivePath> FrameReceiver<P> {
             let opened = self.chain.open(&header, slot.payload_mut(length));
             opened.map_err(|damage| Fault::Corrupt(damage.text()))?;
         }
-        state.count_received(length as u64);
+        state.count_received(length as u64, self.chain.digest());
         faults::point("first-chunk-received");
         if self.faults.reuses_slots_early() && index != NO_SLOT {
             self.freed.push(index);
             self.grant(state);
         }
         // A chunk waits here only while the reader is away, so a reader that keeps up never copies.
-        let joined = |last: &mut Readable<_>| last.join(slot.payload(length));
+        let joined = |last: &mut Readable<_>| last.join(slot.payload(length), header.offset);
         let is_joined = self.ready.back_mut().is_some_and(joined);
-        let readable = Readable::new(slot, length);
+        let readable = Readable::new(slot, length, header.offset);
         if is_joined {
             self.release(state, readable);
         } else {
@@ -368,27 +537,24 @@ impl<P: ReceivePath> FrameReceiver<P> {
     }
 
     /// Compares what has arrived with the FIN, if the FIN has arrived.
-    fn check_end(&self, state: &State) -> Result<(), Fault> {
-        let Some((bytes, digest)) = state.announced_end() else {
-            return Ok(());
-        };
-        let damage = match self.chain.offset().cmp(&bytes) {
-            // A length that somebody has made larger promises bytes that never come.
-            std::cmp::Ordering::Less if self.path.arriving_end() > bytes => Damage::Excess,
-            std::cmp::Ordering::Less => return Ok(()),
-            std::cmp::Ordering::Greater => Damage::Excess,
-            std::cmp::Ordering::Equal if self.chain.digest() != digest => Damage::Whole,
-            std::cmp::Ordering::Equal => {
-                state.complete();
-                return Ok(());
-            }
-        };
-        Err(Fault::Corrupt(damage.text()))
+    fn check_end(&self, state: &RailState) -> Result<(), Fault> {
+        let checked = state.check_end(self.path.arriving_end());
+        checked.map_err(|wrong| {
+            let damage = match wrong {
+                WrongEnd::Excess => Damage::Excess,
+                WrongEnd::Digest => Damage::Whole,
+            };
+            Fault::Corrupt(damage.text())
+        })
     }
 
     /// Takes a slot back from the reader, and grants it again: at once if the peer has few slots, otherwise together
     /// with others, so that not every chunk costs a control message.
-    pub(crate) fn release(&mut self, state: &State, done: Readable<P::Slot>) {
+    pub(crate) fn release(&mut self, state: &RailState, done: Readable<P::Slot>) {
+        if let (ReceivePart::First { others, .. }, rail @ 1..) = (&self.part, done.rail) {
+            others[rail - 1].give_back(done);
+            return;
+        }
         let slot = done.into_slot();
         let index = slot.index();
         if index == NO_SLOT {
@@ -409,7 +575,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
     }
 
     /// Grants the free slots if they are enough for a message, or if the peer has few slots.
-    fn grant_due(&mut self, state: &State) {
+    fn grant_due(&mut self, state: &RailState) {
         let batch = credit_batch(self.granted.len());
         let is_due = self.freed.len() >= batch || self.outstanding < batch;
         if is_due && self.path.can_grant() && !self.faults.skips_credits() {
@@ -417,7 +583,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
         }
     }
 
-    pub(super) fn grant(&mut self, state: &State) {
+    pub(super) fn grant(&mut self, state: &RailState) {
         if self.freed.is_empty() {
             return;
         }
@@ -435,7 +601,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
 
 /// Records the loss of the data connection. A broken rule is a fault of its own; any other error may be the consequence
 /// of a cause that the control connection tells.
-fn connection_lost(state: &State, error: io::Error) {
+fn connection_lost(state: &RailState, error: io::Error) {
     match violation(&error) {
         Some(rule) => state.fail(StreamFault::Found(Fault::Corrupt(rule))),
         None => state.suspect(Fault::Data(Arc::new(error))),
@@ -458,12 +624,12 @@ impl<P: ReceivePath> super::slots::Renewable for FrameReceiver<P> {
 #[cfg(feature = "rdma")]
 impl<P: ReceivePath> FrameReceiver<P> {
     /// Takes every frame that has arrived.
-    pub(crate) fn take_all(&mut self, state: &State, cx: &mut Context<'_>) {
+    pub(crate) fn take_all(&mut self, state: &RailState, cx: &mut Context<'_>) {
         self.receive_frames(state, cx, usize::MAX);
     }
 
     /// Takes the frames that have arrived without a report of the device.
-    pub(crate) fn take_unreported(&mut self, state: &State, cx: &mut Context<'_>) {
+    pub(crate) fn take_unreported(&mut self, state: &RailState, cx: &mut Context<'_>) {
         self.faults.find_completions();
         self.take_all(state, cx);
     }
@@ -476,7 +642,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
     /// Starts again with an empty pool, and grants its slots to the peer. For each chunk that is still unread, one slot
     /// of the new pool is withheld. With `keeps_one`, one slot is granted all the same, up to two pools of unread
     /// chunks: the peer may have to send a frame again that had no slot before.
-    pub(crate) fn restart(&mut self, state: &State, keeps_one: bool) {
+    pub(crate) fn restart(&mut self, state: &RailState, keeps_one: bool) {
         self.granted.fill(false);
         self.outstanding = 0;
         let depth = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
@@ -509,7 +675,11 @@ mod tests {
     use crate::{
         Direction,
         transport::{
-            control::{message::Message, seal::Mark},
+            control::{
+                message::Message,
+                seal::{Guard, Mark},
+                state::State,
+            },
             data::{frame::HEADER_BYTES, slots::DataPath, steward::Shared, tcp::TcpSend},
         },
     };
@@ -583,11 +753,11 @@ mod tests {
         fn post_receive(&mut self, _index: u32) {}
     }
 
-    fn state() -> Arc<State> {
-        State::new("hostB".to_owned(), Direction::Receive, 2)
+    fn state() -> RailState {
+        RailState::new(&State::new("hostB".to_owned(), Direction::Receive, 2), 0)
     }
 
-    fn credits(state: &State) -> usize {
+    fn credits(state: &RailState) -> usize {
         let messages = state.outgoing().messages;
         let slots = messages.iter().map(|message| match message {
             Message::Credit(slots) => slots.len(),
@@ -602,7 +772,8 @@ mod tests {
         let receiver = SharedReceiver::new(
             Flood::new(),
             DEPTH,
-            Guard::of_seed(SEED),
+            Chain::new(Guard::of_seed(SEED)),
+            ReceivePart::Only,
             faults::Faults::default(),
         );
         receiver.grant_all(&state);
@@ -628,7 +799,8 @@ mod tests {
         let receiver = SharedReceiver::new(
             flood,
             DEPTH,
-            Guard::of_seed(SEED),
+            Chain::new(Guard::of_seed(SEED)),
+            ReceivePart::Only,
             faults::Faults::default(),
         );
         receiver.grant_all(&state);
@@ -643,7 +815,8 @@ mod tests {
         let receiver = SharedReceiver::new(
             Flood::new(),
             DEPTH,
-            Guard::of_seed(SEED),
+            Chain::new(Guard::of_seed(SEED)),
+            ReceivePart::Only,
             faults::Faults::default(),
         );
         receiver.grant_all(&state);
@@ -652,7 +825,7 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..2 {
             assert!(receiver.lock().next(&state, &mut cx).is_none());
-            assert!(state.at_end().unwrap());
+            assert!(state.at_end(u64::MAX).unwrap());
         }
     }
 
@@ -701,8 +874,13 @@ mod tests {
             is_held,
         };
         let state = state();
-        let receiver =
-            SharedReceiver::new(path, DEPTH, Guard::of_seed(SEED), faults::Faults::default());
+        let receiver = SharedReceiver::new(
+            path,
+            DEPTH,
+            Chain::new(Guard::of_seed(SEED)),
+            ReceivePart::Only,
+            faults::Faults::default(),
+        );
         receiver.grant_all(&state);
         let shared: Arc<Shared<HeldPath>> = Arc::new(Shared {
             state,

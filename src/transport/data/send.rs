@@ -15,13 +15,11 @@ use std::{
 
 use super::{
     frame::{Chain, HEADER_BYTES},
+    handover::SendHandover,
     slots::{DataPath, FillSlots, FillingSlot, LentSlot, NO_SLOT, SendPath, Slot, SmallFrame},
     steward::{Attendance, Shared},
 };
-use crate::{
-    Error, Fault, faults,
-    transport::control::{seal::Guard, state::State},
-};
+use crate::{Error, Fault, faults, transport::control::state::RailState};
 
 /// The sending half of a stream over one kind of data path.
 pub(crate) struct SendHalf<D: DataPath> {
@@ -36,7 +34,7 @@ impl<D: DataPath> SendHalf<D> {
         Self { shared, lent: None }
     }
 
-    fn state(&self) -> &State {
+    fn state(&self) -> &RailState {
         &self.shared.state
     }
 
@@ -106,13 +104,13 @@ impl<D: DataPath> SendHalf<D> {
         else {
             return false;
         };
-        let sender = sender.lock();
-        self.lent.is_none() && sender.is_all_posted() && sender.posted() <= taken
+        let is_all_posted = sender.lock().is_all_posted(self.state());
+        self.lent.is_none() && is_all_posted && self.state().stats().bytes_sent <= taken
     }
 
     fn is_all_posted(&self) -> bool {
         let sender = self.shared.sender.as_ref();
-        sender.is_some_and(|sender| sender.lock().is_all_posted())
+        sender.is_some_and(|sender| sender.lock().is_all_posted(self.state()))
     }
 
     /// Shuts down. Ready when the peer's sink has confirmed every byte.
@@ -159,11 +157,67 @@ impl<D: DataPath> SendHalf<D> {
         self.state().writable()?;
         let filling = lent.into_filling(&self.shared).ok_or(FOREIGN_BUFFER)?;
         let mut sender = self.sender()?.lock();
-        sender.seal(filling);
+        sender.seal(self.state(), filling);
         let mut cx = Context::from_waker(Waker::noop());
         match sender.poll_posted(self.state(), &mut cx, false) {
             Poll::Ready(result) => result,
             Poll::Pending => Ok(()),
+        }
+    }
+}
+
+/// What one of several rails does while its user says where the bytes of each chunk belong.
+#[cfg(feature = "cli")]
+impl<D: DataPath> SendHalf<D> {
+    /// Ends the chunk that is being filled, and returns the number of bytes up to its end.
+    pub(crate) fn begin_placed(&mut self) -> Result<u64, Error> {
+        self.give_back();
+        let mut sender = self.sender()?.lock();
+        sender.place_filling(self.state());
+        Ok(match &mut sender.part {
+            SendPart::First(first) => {
+                first.is_bulk = false;
+                first.offset
+            }
+            SendPart::Only | SendPart::Other(_) => 0,
+        })
+    }
+
+    /// Continues in order after `bytes` bytes.
+    pub(crate) fn end_placed(&mut self, bytes: u64) {
+        self.give_back();
+        let Some(sender) = &self.shared.sender else {
+            return;
+        };
+        if let SendPart::First(first) = &mut sender.lock().part {
+            first.offset = bytes;
+        }
+    }
+
+    /// Queues what the slot of [`poll_slot`](FillSlots::poll_slot) holds as the chunk at `offset`, and posts it as far
+    /// as that goes at once.
+    pub(crate) fn post_at(&mut self, offset: u64, cx: &mut Context<'_>) -> Result<(), Error> {
+        let _attended = self.shared.attend_send();
+        let Some(mut filling) = self.lent.take() else {
+            return Ok(());
+        };
+        filling.set_offset(offset);
+        let mut sender = self.sender()?.lock();
+        if matches!(sender.part, SendPart::Other(_)) {
+            self.state().count_queued();
+        }
+        sender.seal_placed(filling);
+        match sender.poll_posted(self.state(), cx, false) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Ready when the data path has everything that was queued.
+    pub(crate) fn poll_all_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self.poll_sent(cx) {
+            Poll::Pending if self.is_all_posted() => Poll::Ready(Ok(())),
+            sent => sent,
         }
     }
 }
@@ -225,6 +279,8 @@ pub(crate) struct SharedSender<P: SendPath> {
     sender: Mutex<FrameSender<P>>,
     /// The number of polls by the user, which tells the steward whether the user drives the frame sender.
     pub(crate) polls: AtomicU64,
+    /// What the user hands to this rail, if it is not the first one.
+    pub(super) handover: Option<Arc<SendHandover<P::Slot>>>,
 }
 
 /// The chunk that is being filled, those that wait for credit, and those in flight.
@@ -243,6 +299,67 @@ pub(crate) struct FrameSender<P: SendPath> {
     /// FIN has been sent, with the number of bytes before it.
     has_ended: bool,
     faults: faults::Faults,
+    part: SendPart<P::Slot>,
+}
+
+/// The part of a frame sender in a stream.
+pub(crate) enum SendPart<S> {
+    /// The stream has one rail.
+    Only,
+    /// The user's rail of several: chunks get their offsets here, and some are handed to other rails.
+    First(FirstRail<S>),
+    /// Another rail, which gets its chunks from the user.
+    Other(Arc<SendHandover<S>>),
+}
+
+/// What the user's rail knows of the others.
+pub(crate) struct FirstRail<S> {
+    /// The rails from the second one on.
+    others: Vec<Arc<SendHandover<S>>>,
+    /// The rail that is asked for a slot next.
+    next: usize,
+    /// The number of bytes in chunks so far.
+    offset: u64,
+    /// The last chunk was full: more will follow, and other rails take them. A chunk that is not full is a message for
+    /// which somebody may wait, and stays on this rail.
+    is_bulk: bool,
+}
+
+impl<S> SendPart<S> {
+    /// The part of the user's rail beside these others.
+    pub(crate) fn first(others: Vec<Arc<SendHandover<S>>>) -> Self {
+        if others.is_empty() {
+            return Self::Only;
+        }
+        Self::First(FirstRail {
+            others,
+            next: 0,
+            offset: 0,
+            is_bulk: false,
+        })
+    }
+}
+
+impl<S: Slot> FirstRail<S> {
+    /// Takes a slot of another rail, in turn.
+    fn take_from_others(&mut self) -> Option<FillingSlot<S>> {
+        let count = self.others.len();
+        let (slot, other) = (0..count).find_map(|step| {
+            let other = (self.next + step) % count;
+            Some((self.others[other].take_empty()?, other))
+        })?;
+        self.next = other + 1;
+        Some(FillingSlot::of_rail(slot, other + 1))
+    }
+
+    /// Says where the bytes of the next chunk belong.
+    fn place(&mut self, chunk: &mut FillingSlot<S>) {
+        if chunk.offset().is_none() {
+            chunk.set_offset(self.offset);
+            self.offset += chunk.filled() as u64;
+            self.is_bulk = chunk.is_full();
+        }
+    }
 }
 
 /// What is done with a small frame that the path could carry without a credit, but not now.
@@ -255,11 +372,20 @@ enum WhenNoRoom {
 }
 
 impl<P: SendPath> SharedSender<P> {
-    /// A frame sender over `path`, whose chunks `guard` protects.
-    pub(crate) fn new(path: P, guard: Guard, faults: faults::Faults) -> Self {
+    /// A frame sender over `path`, whose chunks make up `chain`.
+    pub(crate) fn new(
+        path: P,
+        chain: Chain,
+        part: SendPart<P::Slot>,
+        faults: faults::Faults,
+    ) -> Self {
+        let handover = match &part {
+            SendPart::Other(handover) => Some(Arc::clone(handover)),
+            SendPart::Only | SendPart::First(_) => None,
+        };
         let sender = FrameSender {
             path,
-            chain: Chain::new(guard),
+            chain,
             sealed: VecDeque::new(),
             filling: None,
             lent: 0,
@@ -267,10 +393,12 @@ impl<P: SendPath> SharedSender<P> {
             broken: false,
             has_ended: false,
             faults,
+            part,
         };
         Self {
             sender: Mutex::new(sender),
             polls: AtomicU64::new(0),
+            handover,
         }
     }
 
@@ -280,50 +408,89 @@ impl<P: SendPath> SharedSender<P> {
     }
 
     /// Drives the frame sender in place of the user, and wakes the user after progress.
-    pub(crate) fn drive_unattended(&self, state: &State, cx: &mut Context<'_>) {
+    pub(crate) fn drive_unattended(&self, state: &RailState, cx: &mut Context<'_>) {
+        if let Some(handover) = &self.handover {
+            return self.drive_rail(handover, state, cx);
+        }
         let mut sender = self.lock();
-        let progress = |sender: &FrameSender<P>| {
-            let FrameSender { path, chain, .. } = sender;
-            (path.in_flight(), path.is_busy(), chain.offset())
-        };
-        let before = progress(&sender);
+        let before = sender.progress();
         let is_fin_due = state.is_fin_due();
         let all = is_fin_due || sender.is_flush_due;
         // The user has waited for the whole of the steward's patience, so a small frame waits no more.
         let posted = sender.poll_posted_as(state, cx, all, WhenNoRoom::UseCredit);
-        sender.is_flush_due &= !sender.is_all_posted();
+        sender.is_flush_due &= !sender.is_all_posted(state);
         if is_fin_due && matches!(posted, Poll::Ready(Ok(()))) {
             sender.finish(state);
         }
-        if before != progress(&sender) {
+        if before != sender.progress() {
             state.wake_sender();
+        }
+    }
+
+    /// Sends what the user has handed over, and hands back the slots that are free.
+    fn drive_rail(
+        &self,
+        handover: &SendHandover<P::Slot>,
+        state: &RailState,
+        cx: &mut Context<'_>,
+    ) {
+        let mut sender = self.lock();
+        loop {
+            let before = sender.progress();
+            let filled = handover.take_filled();
+            let is_idle = filled.is_empty();
+            sender.sealed.extend(filled);
+            let _ = sender.poll_posted_as(state, cx, false, WhenNoRoom::UseCredit);
+            let mut has_progress = before != sender.progress();
+            while let Some(slot) = sender.path.acquire() {
+                handover.put_empty(slot);
+                has_progress = true;
+            }
+            if is_idle {
+                drop(sender);
+                if has_progress {
+                    state.wake_sending_user();
+                    // Somebody may drive the half of this rail.
+                    state.wake_sender();
+                }
+                return;
+            }
+            if has_progress {
+                state.wake_sending_user();
+            }
         }
     }
 }
 
 impl<P: SendPath> FrameSender<P> {
-    /// Returns the number of bytes posted so far.
-    pub(crate) fn posted(&self) -> u64 {
-        self.chain.offset()
+    /// Returns what changes when the data path gets on.
+    fn progress(&self) -> (usize, bool, u64) {
+        let Self { path, chain, .. } = self;
+        (path.in_flight(), path.is_busy(), chain.offset())
     }
 
     /// Sends FIN, once: everything is posted.
-    pub(crate) fn finish(&mut self, state: &State) {
+    pub(crate) fn finish(&mut self, state: &RailState) {
         self.has_ended = true;
         faults::point("before-fin");
-        state.finish_sending(self.chain.offset(), self.chain.digest());
+        state.finish_sending();
         faults::point("after-fin");
     }
 
     /// Returns true if every byte that was written has been given to the data path.
-    pub(crate) fn is_all_posted(&self) -> bool {
-        self.sealed.is_empty() && self.filling.is_none()
+    pub(crate) fn is_all_posted(&self, state: &RailState) -> bool {
+        self.sealed.is_empty() && self.filling.is_none() && !self.has_queued(state)
+    }
+
+    /// Returns true if this is the user's rail, and another one has chunks that it has not posted.
+    fn has_queued(&self, state: &RailState) -> bool {
+        matches!(self.part, SendPart::First(_)) && state.has_queued()
     }
 
     /// Takes back the slot that is being filled. The next [`poll_posted`](Self::poll_posted) may post it.
     pub(crate) fn give_back(&mut self, filling: FillingSlot<P::Slot>) {
         if filling.filled() == 0 {
-            self.path.release(filling.slot);
+            self.release(filling);
         } else {
             self.filling = Some(filling);
         }
@@ -334,18 +501,18 @@ impl<P: SendPath> FrameSender<P> {
     /// is in flight.
     pub(crate) fn poll_posted(
         &mut self,
-        state: &State,
+        state: &RailState,
         cx: &mut Context<'_>,
         all: bool,
     ) -> Poll<Result<(), Error>> {
         let posted = self.poll_posted_as(state, cx, all, WhenNoRoom::Wait);
-        self.is_flush_due = (self.is_flush_due || all) && !self.is_all_posted();
+        self.is_flush_due = (self.is_flush_due || all) && !self.is_all_posted(state);
         posted
     }
 
     fn poll_posted_as(
         &mut self,
-        state: &State,
+        state: &RailState,
         cx: &mut Context<'_>,
         all: bool,
         when_no_room: WhenNoRoom,
@@ -363,12 +530,18 @@ impl<P: SendPath> FrameSender<P> {
                 Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
                 Poll::Pending => Poll::Pending,
             };
-            let idle = !self.path.is_busy();
+            let idle = !self.path.is_busy() && !self.has_queued(state);
             let due =
                 |f: &&FillingSlot<_>| f.is_full() || (!f.unsent().is_empty() && (all || idle));
+            // What is on this rail and not full waits for a credit as it is: more may be added to it.
+            let leaves = |f: &FillingSlot<_>| f.is_full() || f.rail() > 0;
+            if self.filling.as_ref().filter(due).is_some_and(leaves) {
+                self.place_filling(state);
+            }
             let next = self.sealed.front();
             let Some(next) = next.or_else(|| self.filling.as_ref().filter(due)) else {
-                return progress;
+                let is_done = !self.has_queued(state);
+                return if is_done { progress } else { Poll::Pending };
             };
             // The panic aborts the stream at both ends: the peer must not take what came before for all.
             assert!(!self.has_ended, "bytes were left at the end of the stream");
@@ -385,14 +558,15 @@ impl<P: SendPath> FrameSender<P> {
                 return Poll::Pending;
             };
             let next = self.sealed.pop_front().or_else(|| self.filling.take());
-            if let Some(chunk) = next {
+            if let Some(mut chunk) = next {
+                self.place(&mut chunk);
                 self.post(state, chunk, target);
             }
         }
     }
 
     /// Posts the first bytes of the next chunk as a small frame, at most `max_bytes` of them.
-    fn post_small(&mut self, state: &State, max_bytes: usize) {
+    fn post_small(&mut self, state: &RailState, max_bytes: usize) {
         let Self {
             path,
             chain,
@@ -404,10 +578,13 @@ impl<P: SendPath> FrameSender<P> {
             return;
         };
         let count = next.unsent().len().min(max_bytes);
+        if let Some(offset) = next.offset() {
+            chain.skip_to(offset);
+        }
         let payload = next.unsent_mut(count);
         let header = chain.seal(NO_SLOT, payload);
         path.post_small(&header, payload);
-        state.count_sent(count as u64);
+        state.count_sent(count as u64, chain.digest());
         faults::point("first-chunk-sent");
         next.mark_sent(count);
         if next.unsent().is_empty() {
@@ -417,21 +594,80 @@ impl<P: SendPath> FrameSender<P> {
         }
     }
 
-    fn post(&mut self, state: &State, mut chunk: FillingSlot<P::Slot>, target: u32) {
+    fn post(&mut self, state: &RailState, mut chunk: FillingSlot<P::Slot>, target: u32) {
         chunk.close_gap();
+        if let Some(offset) = chunk.offset() {
+            self.chain.skip_to(offset);
+        }
         let filled = chunk.filled();
         let mut slot = chunk.slot;
         let header = self.chain.seal(target, slot.payload_mut(filled));
         slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.path.post(slot, header.frame_bytes(), target);
-        state.count_sent(filled as u64);
+        state.count_sent(filled as u64, self.chain.digest());
+        if matches!(self.part, SendPart::Other(_)) {
+            state.count_posted();
+        }
         faults::point("first-chunk-sent");
+    }
+
+    /// Says where the bytes of a chunk belong, as the user's rail of several.
+    fn place(&mut self, chunk: &mut FillingSlot<P::Slot>) {
+        if let SendPart::First(first) = &mut self.part {
+            first.place(chunk);
+        }
+    }
+
+    /// Ends the chunk that is being filled, as the user's rail of several: queues it here, or hands it to the rail to
+    /// which its slot belongs.
+    fn place_filling(&mut self, state: &RailState) {
+        let SendPart::First(first) = &mut self.part else {
+            return;
+        };
+        let Some(mut chunk) = self.filling.take() else {
+            return;
+        };
+        first.place(&mut chunk);
+        match chunk.rail() {
+            0 => self.sealed.push_back(chunk),
+            rail => {
+                state.count_queued();
+                first.others[rail - 1].send(chunk);
+            }
+        }
+    }
+
+    /// Takes an empty slot: in a stream of several rails, for bulk data one of another rail if there is one.
+    fn acquire_any(&mut self, state: &RailState) -> Option<FillingSlot<P::Slot>> {
+        let is_behind = self.is_behind();
+        let Self { path, part, .. } = self;
+        let mut own = || {
+            let slot = path.acquire_to_fill(|| state.credits_left())?;
+            Some(FillingSlot::new(slot))
+        };
+        match part {
+            SendPart::First(first) if first.is_bulk => {
+                let other = first.take_from_others();
+                other.or_else(|| if is_behind { None } else { own() })
+            }
+            SendPart::First(_) if is_behind => None,
+            SendPart::Only | SendPart::First(_) => own(),
+            SendPart::Other(handover) => handover.take_empty().map(FillingSlot::new).or_else(own),
+        }
+    }
+
+    /// Gives back a slot that was not filled.
+    fn release(&mut self, filling: FillingSlot<P::Slot>) {
+        match (&self.part, filling.rail()) {
+            (SendPart::First(first), rail @ 1..) => first.others[rail - 1].put_empty(filling.slot),
+            _ => self.path.release(filling.slot),
+        }
     }
 
     /// Takes a slot with free bytes. Ready when there is one.
     pub(crate) fn poll_room(
         &mut self,
-        state: &State,
+        state: &RailState,
         cx: &mut Context<'_>,
     ) -> Poll<Result<FillingSlot<P::Slot>, Error>> {
         state.writable()?;
@@ -441,14 +677,12 @@ impl<P: SendPath> FrameSender<P> {
         if self.filling.as_ref().is_none_or(full) {
             let _ = self.poll_posted(state, cx, false)?;
         }
-        if self.filling.as_ref().is_some_and(full) || self.is_behind() {
+        let has_others = matches!(self.part, SendPart::First(_));
+        if self.filling.as_ref().is_some_and(full) || (self.is_behind() && !has_others) {
             return Poll::Pending;
         }
-        if let Some(filling) = self.filling.take() {
-            return Poll::Ready(Ok(filling));
-        }
-        match self.path.acquire_to_fill(|| state.credits_left()) {
-            Some(slot) => Poll::Ready(Ok(FillingSlot::new(slot))),
+        match self.filling.take().or_else(|| self.acquire_any(state)) {
+            Some(filling) => Poll::Ready(Ok(filling)),
             None => Poll::Pending,
         }
     }
@@ -457,7 +691,7 @@ impl<P: SendPath> FrameSender<P> {
     /// [taken back](Self::take_back). One slot is never lent, so that writes do not wait for lent slots.
     pub(crate) fn poll_lent(
         &mut self,
-        state: &State,
+        state: &RailState,
         cx: &mut Context<'_>,
     ) -> Poll<Result<FillingSlot<P::Slot>, Error>> {
         state.writable()?;
@@ -480,14 +714,22 @@ impl<P: SendPath> FrameSender<P> {
         !self.sealed.is_empty()
     }
 
+    /// Queues a slot of one of several rails, which is filled with the bytes at its offset.
+    #[cfg(feature = "cli")]
+    fn seal_placed(&mut self, filling: FillingSlot<P::Slot>) {
+        self.sealed.push_back(filling);
+    }
+
     /// Queues a slot that the user filled, behind everything written before.
-    pub(crate) fn seal(&mut self, lent: FillingSlot<P::Slot>) {
+    pub(crate) fn seal(&mut self, state: &RailState, mut lent: FillingSlot<P::Slot>) {
         self.lent -= 1;
         if lent.filled() == 0 {
             self.path.release(lent.slot);
             return;
         }
+        self.place_filling(state);
         self.sealed.extend(self.filling.take());
+        self.place(&mut lent);
         self.sealed.push_back(lent);
     }
 
@@ -532,7 +774,8 @@ mod tests {
             control::{
                 message::Message,
                 noise::Role,
-                seal::{Cipher, StreamSeal, Way},
+                seal::{Cipher, Guard, StreamSeal, Way},
+                state::State,
             },
             data::{frame::Header, tcp::TcpReceive},
         },
@@ -602,12 +845,13 @@ mod tests {
     /// The end is not due while bytes are in a slot that the steward does not see: it would send FIN in front of them.
     #[test]
     fn the_end_is_due_only_when_the_steward_sees_the_last_bytes() {
-        let state = State::new("hostB".to_owned(), Direction::Send, 2);
+        let state = RailState::new(&State::new("hostB".to_owned(), Direction::Send, 2), 0);
         let shared: Arc<Shared<FreePath>> = Arc::new(Shared {
             state,
             sender: Some(SharedSender::new(
                 Free,
-                Guard::of_seed(7),
+                Chain::new(Guard::of_seed(7)),
+                SendPart::Only,
                 faults::Faults::default(),
             )),
             receiver: None,
@@ -631,7 +875,10 @@ mod tests {
             drop(held);
         });
         assert!(shared.state.is_fin_due());
-        assert!(!sender.lock().is_all_posted(), "without a credit");
+        assert!(
+            !sender.lock().is_all_posted(&shared.state),
+            "without a credit"
+        );
     }
 
     /// The payload of a slot of [`Recording`].
@@ -729,7 +976,7 @@ mod tests {
 
     impl Recorded {
         fn new(cipher: Option<Cipher>) -> Self {
-            let state = State::new("hostB".to_owned(), Direction::Send, 2);
+            let state = RailState::new(&State::new("hostB".to_owned(), Direction::Send, 2), 0);
             state.set_peer_slots(SLOTS);
             let path = Recording {
                 given: Vec::new(),
@@ -739,7 +986,12 @@ mod tests {
                 small: None,
             };
             let guard = StreamSeal::of_seed(7, Role::Dialer, cipher).guard(Way::Out);
-            let sender = SharedSender::new(path, guard, faults::Faults::default());
+            let sender = SharedSender::new(
+                path,
+                Chain::new(guard),
+                SendPart::Only,
+                faults::Faults::default(),
+            );
             let half = SendHalf::new(Arc::new(Shared {
                 state,
                 sender: Some(sender),

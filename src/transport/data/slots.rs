@@ -261,15 +261,31 @@ pub(crate) struct FillingSlot<S> {
     sent: usize,
     /// The end of the bytes that hold data.
     filled: usize,
+    /// The number of bytes of the direction before the first one; none where it follows what was sent before.
+    offset: Option<u64>,
+    /// The number of the rail to whose pool the slot belongs.
+    rail: usize,
 }
 
 impl<S: Slot> FillingSlot<S> {
     pub(in crate::transport::data) fn new(slot: S) -> Self {
+        Self::of_rail(slot, 0)
+    }
+
+    /// A slot of the pool of one of several rails.
+    pub(in crate::transport::data) fn of_rail(slot: S, rail: usize) -> Self {
         Self {
             slot,
             sent: 0,
             filled: 0,
+            offset: None,
+            rail,
         }
+    }
+
+    /// Returns the number of the rail to whose pool the slot belongs.
+    pub(in crate::transport::data) fn rail(&self) -> usize {
+        self.rail
     }
 
     /// Records that the first `count` bytes of [`room`](Self::room) hold data.
@@ -304,6 +320,16 @@ impl<S: Slot> FillingSlot<S> {
         self.filled - before
     }
 
+    /// Sets the number of bytes of the direction before the first one: other rails carry those that come between.
+    pub(in crate::transport::data) fn set_offset(&mut self, offset: u64) {
+        self.offset = Some(offset);
+    }
+
+    /// Returns the number of bytes of the direction before the first unsent one, if it was set.
+    pub(in crate::transport::data) fn offset(&self) -> Option<u64> {
+        self.offset.map(|offset| offset + self.sent as u64)
+    }
+
     /// Returns the number of bytes that hold data.
     pub(in crate::transport::data) fn filled(&self) -> usize {
         self.filled
@@ -334,6 +360,7 @@ impl<S: Slot> FillingSlot<S> {
         if self.sent > 0 {
             let unsent = HEADER_BYTES + self.sent..HEADER_BYTES + self.filled;
             self.slot.bytes_mut().copy_within(unsent, HEADER_BYTES);
+            self.offset = self.offset();
             self.filled -= std::mem::take(&mut self.sent);
         }
     }
@@ -503,13 +530,34 @@ pub(crate) struct Readable<S> {
     pub(crate) slot: S,
     next: usize,
     end: usize,
+    /// The number of bytes of the direction up to the end.
+    end_offset: u64,
+    /// The number of the rail to whose pool the slot belongs.
+    pub(in crate::transport::data) rail: usize,
 }
 
 impl<S: Slot> Readable<S> {
-    /// A chunk in `slot`, whose payload is `length` bytes.
-    pub(crate) fn new(slot: S, length: usize) -> Self {
+    /// A chunk in `slot`, whose payload is `length` bytes after `offset` other bytes of the direction.
+    pub(crate) fn new(slot: S, length: usize, offset: u64) -> Self {
         let (next, end) = (HEADER_BYTES, HEADER_BYTES + length);
-        Self { slot, next, end }
+        let end_offset = offset + length as u64;
+        Self {
+            slot,
+            next,
+            end,
+            end_offset,
+            rail: 0,
+        }
+    }
+
+    /// Returns the number of bytes of the direction up to the end.
+    pub(in crate::transport::data) fn end_offset(&self) -> u64 {
+        self.end_offset
+    }
+
+    /// Returns the number of bytes of the direction before those that the reader has not taken.
+    pub(crate) fn offset(&self) -> u64 {
+        self.end_offset - (self.end - self.next) as u64
     }
 
     /// Removes the first `count` bytes, which the reader has taken. Returns true if none is left.
@@ -528,13 +576,18 @@ impl<S: Slot> Readable<S> {
         self.slot
     }
 
-    /// Appends `payload` and returns true if there is room for it. So many small chunks do not use up the pool: of
-    /// two neighbours that wait for the reader, at least half is payload.
-    pub(crate) fn join(&mut self, payload: &[u8]) -> bool {
+    /// Appends `payload`, which follows after `offset` bytes of the direction, and returns true if there is room for it
+    /// and nothing belongs in between. So many small chunks do not use up the pool: of two neighbours that wait for the
+    /// reader, at least half is payload.
+    pub(crate) fn join(&mut self, payload: &[u8], offset: u64) -> bool {
+        if offset != self.end_offset {
+            return false;
+        }
         let room = self.slot.bytes_mut()[self.end..].get_mut(..payload.len());
         let Some(place) = room else { return false };
         place.copy_from_slice(payload);
         self.end += payload.len();
+        self.end_offset += payload.len() as u64;
         true
     }
 }
@@ -562,7 +615,7 @@ mod tests {
 
     fn chunk(index: u32, payload: usize) -> Readable<Heap> {
         let bytes = vec![7; HEADER_BYTES + payload].into_boxed_slice();
-        Readable::new(Heap(index, bytes), payload)
+        Readable::new(Heap(index, bytes), payload, 0)
     }
 
     #[test]

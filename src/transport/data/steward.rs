@@ -21,7 +21,7 @@ use futures::task::AtomicWaker;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::{receive::SharedReceiver, send::SharedSender, slots::DataPath};
-use crate::transport::control::state::State;
+use crate::transport::control::state::RailState;
 
 /// How long a half may go without a poll before the steward drives it, which happens between one and two of these after
 /// the last poll. It is much longer than a busy user is away: a chunk takes well under a millisecond. Over RDMA a
@@ -34,11 +34,13 @@ const GRACE: Duration = Duration::from_millis(5);
 pub(crate) async fn serve<D: DataPath>(shared: Arc<Shared<D>>) {
     let mut timer = pin!(sleep(GRACE));
     let mut ended = pin!(shared.state.ended.cancelled());
+    // The user of the stream never polls another rail than the first: its steward drives it from the beginning.
+    let is_other_rail = !shared.state.is_first();
     let mut steward = Steward {
         shared: &shared,
         polls_at_last_tick: [0; 2],
-        is_unattended: [false; 2],
-        is_timer_running: true,
+        is_unattended: [is_other_rail; 2],
+        is_timer_running: !is_other_rail,
     };
     poll_fn(|cx| {
         if ended.as_mut().poll(cx).is_ready() {
@@ -77,6 +79,7 @@ impl<D: DataPath> Steward<'_, D> {
             self.shared.state.wait_as_steward(cx);
         }
         self.take_returned(cx);
+        self.shared.wait_for_handover(cx);
         self.drive(cx);
         if !self.is_timer_running {
             // The waker is registered before the polls are counted, so that a user's return is not missed.
@@ -141,17 +144,29 @@ impl<D: DataPath> Steward<'_, D> {
     }
 }
 
-/// What the halves of a stream and its tasks hold together: its state, and what moves the frames of each direction. The
+/// What the halves of a rail and its tasks hold together: the state of the stream, and what moves the frames of each direction. The
 /// last holder frees it, with the data path and its pools.
 pub(crate) struct Shared<D: DataPath> {
     /// The state of the stream.
-    pub(crate) state: Arc<State>,
+    pub(crate) state: RailState,
     /// The frame sender; `None` in a stream that only receives.
     pub(crate) sender: Option<SharedSender<D::Send>>,
     /// The frame receiver; `None` in a stream that only sends.
     pub(crate) receiver: Option<SharedReceiver<D::Receive>>,
     /// Wakes the steward when a user polls a half again.
     pub(crate) attended: AtomicWaker,
+}
+
+impl<D: DataPath> Shared<D> {
+    /// Registers the steward's waker with the queues of a rail that is not the first.
+    fn wait_for_handover(&self, cx: &Context<'_>) {
+        if let Some(handover) = self.sender.as_ref().and_then(|it| it.handover.as_ref()) {
+            handover.rail().register(cx.waker());
+        }
+        if let Some(handover) = self.receiver.as_ref().and_then(|it| it.handover.as_ref()) {
+            handover.rail().register(cx.waker());
+        }
+    }
 }
 
 /// A poll of a half by its user. It is counted, and the steward woken, when this value is dropped: after the half is

@@ -84,8 +84,6 @@ pub(crate) struct TcpSend {
     slots: usize,
     depth: usize,
     queue: VecDeque<OutgoingFrame>,
-    /// The number of bytes that the socket has accepted.
-    written: u64,
     progress: Arc<DataProgress>,
     /// Limits what is queued, if small messages may follow bulk data.
     pace: Option<Pace>,
@@ -123,7 +121,6 @@ impl TcpSend {
             slots: SEND_SLOTS,
             depth: depth as usize,
             queue: VecDeque::with_capacity(SEND_SLOTS),
-            written: 0,
             progress,
             pace,
         }
@@ -211,8 +208,7 @@ impl SendPath for TcpSend {
             {
                 Ok(count) => {
                     front.sent += count;
-                    self.written += count as u64;
-                    self.progress.set_sent(self.written);
+                    self.progress.add_sent(count as u64);
                     let pace = self.pace.as_mut();
                     if pace.is_some_and(|pace| pace.accepted(count, Instant::now())) {
                         self.limit_unsent();
@@ -246,8 +242,6 @@ pub(crate) struct TcpReceive {
     header: [u8; HEADER_BYTES],
     header_have: usize,
     arriving: Option<IncomingFrame>,
-    /// The number of bytes that were read from the socket.
-    read: u64,
     progress: Arc<DataProgress>,
 }
 
@@ -276,7 +270,6 @@ impl TcpReceive {
             header: [0; HEADER_BYTES],
             header_have: 0,
             arriving: None,
-            read: 0,
             progress,
         }
     }
@@ -322,8 +315,7 @@ impl TcpReceive {
                 "closed by the other end",
             ));
         }
-        self.read += count as u64;
-        self.progress.set_received(self.read);
+        self.progress.add_received(count as u64);
         let into_payload = self
             .arriving
             .as_ref()
@@ -380,24 +372,24 @@ impl ReceivePath for TcpReceive {
     fn post_receive(&mut self, _index: u32) {}
 }
 
-/// The data connection, as the watch over the data path asks it about bytes that do not arrive.
-pub(crate) struct TcpArrivals(Weak<TcpStream>);
+/// The data connections, as the watch over the data path asks them about bytes that do not arrive.
+pub(crate) struct TcpArrivals(Vec<Weak<TcpStream>>);
 
 impl TcpArrivals {
-    /// Answers for `socket`, and does not keep it open.
-    pub(crate) fn new(socket: &Arc<TcpStream>) -> Self {
-        Self(Arc::downgrade(socket))
+    /// Answers for the connections of all rails, and does not keep them open.
+    pub(crate) fn new(sockets: Vec<Weak<TcpStream>>) -> Self {
+        Self(sockets)
     }
 }
 
 impl StalledPath for TcpArrivals {
-    /// A stall is a fault if the socket is empty: then no byte has arrived since the last one was read. A reader that
+    /// A stall is a fault if the sockets are empty: then no byte has arrived since the last one was read. A reader that
     /// pauses, or whose thread is blocked, leaves its bytes in the socket.
     fn stalled(&self, stall: Stall) -> Result<(), Fault> {
-        let is_dead = match (stall, self.0.upgrade()) {
-            (Stall::Arrivals { .. }, Some(socket)) => is_empty(&socket),
-            _ => false,
-        };
+        let mut sockets = self.0.iter().filter_map(Weak::upgrade).peekable();
+        let is_dead = matches!(stall, Stall::Arrivals { .. })
+            && sockets.peek().is_some()
+            && sockets.all(|socket| is_empty(&socket));
         if is_dead { Err(stall.into()) } else { Ok(()) }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 pub(crate) use super::data::slots::Unavailable;
 use super::{
     control::{
-        connection::Control, message::Agreement, noise::Role, seal::StreamSeal, state::State,
+        connection::Control, message::Agreement, noise::Role, seal::StreamSeal, state::RailState,
     },
     data::{
         frame::Header,
@@ -139,7 +139,7 @@ impl Established {
     }
 
     /// The two sides of the data path.
-    pub(crate) fn paths(&mut self, _state: &Arc<State>) -> (Option<Absent>, Option<Absent>) {
+    pub(crate) fn paths(&mut self, _state: &RailState) -> (Option<Absent>, Option<Absent>) {
         match *self {}
     }
 

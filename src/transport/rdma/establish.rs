@@ -52,7 +52,7 @@ use crate::{
             message::{Agreement, Message},
             noise::Role,
             seal::StreamSeal,
-            state::State,
+            state::RailState,
         },
         data::steward::Shared,
         rdma::{
@@ -240,7 +240,7 @@ impl Established {
     }
 
     /// Makes the two sides of the data path, for the stream whose state is `state`.
-    pub(crate) fn paths(&mut self, state: &Arc<State>) -> (Option<RdmaSend>, Option<RdmaReceive>) {
+    pub(crate) fn paths(&mut self, state: &RailState) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);
         state.data.set_path(LinkStalls::new(&renewal));
         renewal.nudges.set(self.nudge.take());
@@ -250,9 +250,9 @@ impl Established {
         (send, receive.map(|live| RdmaReceive::new(live, renewal)))
     }
 
-    fn renewal(&mut self, state: &Arc<State>) -> Arc<RenewalShared> {
+    fn renewal(&mut self, state: &RailState) -> Arc<RenewalShared> {
         let limit = self.plan.renew_after;
-        let fresh = || Arc::new(RenewalShared::new(Arc::clone(state), limit));
+        let fresh = || Arc::new(RenewalShared::new(state.clone(), limit));
         Arc::clone(self.renewal.get_or_insert_with(fresh))
     }
 

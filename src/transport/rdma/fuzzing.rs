@@ -103,7 +103,7 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
         .plan(&pair, Role::Dialer, &agreement, &seal(Role::Dialer))
         .expect("it was offered");
     let state = &shared.state;
-    let renewal = Arc::new(RenewalShared::new(Arc::clone(state), 2));
+    let renewal = Arc::new(RenewalShared::new(state.clone(), 2));
     let renewer = Renewer::new(
         Arc::clone(shared),
         Arc::clone(&renewal),

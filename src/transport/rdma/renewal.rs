@@ -48,7 +48,7 @@ use crate::{
     transport::{
         control::{
             data_watch::{DataProgress, Stall, StalledPath},
-            state::{State, StreamFault},
+            state::{RailState, StreamFault},
         },
         data::{
             send::SharedSender,
@@ -70,7 +70,7 @@ use crate::{
 
 /// What both sides of the data path share with the task that renews the link.
 pub(crate) struct RenewalShared {
-    state: Arc<State>,
+    state: RailState,
     /// The number of chunks that have completed on this link.
     completions: AtomicU64,
     /// The number of completions of this link, those of nudges included.
@@ -98,7 +98,7 @@ enum RenewalReason {
 
 impl RenewalShared {
     /// Requests a new link after `limit` completions.
-    pub(crate) fn new(state: Arc<State>, limit: u64) -> Self {
+    pub(crate) fn new(state: RailState, limit: u64) -> Self {
         Self {
             state,
             completions: AtomicU64::new(0),
@@ -327,7 +327,7 @@ impl Renewer {
 
     /// Serves the stream until its control task has ended.
     pub(crate) async fn serve(mut self) {
-        let state = Arc::clone(&self.shared.state);
+        let state = self.shared.state.clone();
         let renewal = Arc::clone(&self.renewal);
         tokio::select! {
             () = state.ended.cancelled() => {}

@@ -33,6 +33,8 @@ pub(crate) struct StreamInfo {
     pub(crate) chunk_bytes: usize,
     /// The number of slots of this end's pool.
     pub(crate) depth: usize,
+    /// The number of rails.
+    pub(crate) rails: usize,
     /// The reason why the pool is smaller than requested.
     pub(crate) smaller_pool_reason: Option<String>,
 }
@@ -109,6 +111,12 @@ macro_rules! stream_accessors {
             #[must_use]
             pub fn depth(&self) -> usize {
                 self.info().depth
+            }
+
+            /// Returns the number of rails: see [`Builder::rails`](crate::Builder::rails).
+            #[must_use]
+            pub fn rails(&self) -> usize {
+                self.info().rails
             }
 
             /// Returns the reason why this end's pool is smaller than [`StreamConfig::rdma`](crate::StreamConfig::rdma)

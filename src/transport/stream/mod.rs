@@ -23,6 +23,7 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use self::info::{StreamInfo, stream_accessors};
 use crate::{
     Error,
+    threads::CarryThread,
     transport::{
         data::{
             receive::RecvHalf,
@@ -71,18 +72,59 @@ pub struct Stream {
     // Dropped first: what becomes of the direction that is received depends on how the other ended.
     send: WriteHalf,
     recv: ReadHalf,
+    /// The rails beside the first one.
+    rails: Vec<Rail>,
+}
+
+/// One of the rails beside the first one. Its steward moves what the user of the stream and the rail hand to each other,
+/// unless somebody drives its halves on its thread.
+#[cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, reason = "only the programs drive rails themselves")
+)]
+pub(crate) struct Rail {
+    /// The thread to whose runtime the halves belong.
+    pub(crate) thread: CarryThread,
+    pub(crate) send: SendEither,
+    pub(crate) recv: RecvEither,
 }
 
 impl Stream {
     /// Joins two halves of one stream.
     pub(crate) fn of(recv: ReadHalf, send: WriteHalf) -> Self {
-        Self { send, recv }
+        Self {
+            send,
+            recv,
+            rails: Vec::new(),
+        }
+    }
+
+    /// Adds the rails beside the first one.
+    pub(in crate::transport) fn with_rails(self, rails: Vec<Rail>) -> Self {
+        Self { rails, ..self }
     }
 
     /// Grants the peer all slots, and returns the stream: its program has it from now on.
     pub(crate) fn granted(self) -> Self {
         self.recv.grant_all();
+        for rail in &self.rails {
+            either!(&rail.recv, half => half.grant_all());
+        }
         self
+    }
+
+    /// Returns the sending halves of all rails, the first one and the others: each is driven by itself until
+    /// [`SendEither::end_placed`].
+    #[cfg(feature = "cli")]
+    pub(crate) fn rails_to_send(&mut self) -> (&mut SendEither, &mut Vec<Rail>) {
+        (&mut self.send.half, &mut self.rails)
+    }
+
+    /// Returns the receiving halves of all rails, the first one and the others: each is driven by itself until
+    /// [`RecvEither::end_placed`].
+    #[cfg(feature = "cli")]
+    pub(crate) fn rails_to_receive(&mut self) -> (&mut RecvEither, &mut Vec<Rail>) {
+        (&mut self.recv.half, &mut self.rails)
     }
 
     fn info(&self) -> &Arc<StreamInfo> {
@@ -292,7 +334,72 @@ pub struct ReadHalf {
     info: Arc<StreamInfo>,
 }
 
-pub(in crate::transport) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<Rdma>>;
+pub(crate) type RecvEither = Either<RecvHalf<Tcp>, RecvHalf<Rdma>>;
+
+/// The receiving half of one of several rails, whose chunks are taken in any order.
+#[cfg(feature = "cli")]
+impl RecvEither {
+    /// Begins to take the chunks of each rail by itself. Returns the number of bytes that were taken before.
+    pub(crate) fn begin_placed(&mut self) -> u64 {
+        either!(self, half => half.begin_placed())
+    }
+
+    /// Continues in order after `bytes` bytes.
+    pub(crate) fn end_placed(&mut self, bytes: u64) {
+        either!(self, half => half.end_placed(bytes));
+    }
+
+    /// Returns the unread rest of the next chunk of this rail, and the number of bytes of the direction before it. It is
+    /// empty at the end of the stream.
+    pub(crate) fn poll_placed(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(u64, &[u8]), Error>> {
+        either!(self, half => half.poll_placed(cx))
+    }
+
+    /// Consumes `count` bytes of what [`poll_placed`](Self::poll_placed) returned.
+    pub(crate) fn take(&mut self, count: usize) {
+        either!(self, half => half.take(count));
+    }
+}
+
+/// The sending half of one of several rails, whose chunks are sent in any order.
+#[cfg(feature = "cli")]
+impl SendEither {
+    /// Begins to send the chunks of each rail by itself. Returns the number of bytes that were sent before.
+    pub(crate) fn begin_placed(&mut self) -> Result<u64, Error> {
+        either!(self, half => half.begin_placed())
+    }
+
+    /// Continues in order after `bytes` bytes.
+    pub(crate) fn end_placed(&mut self, bytes: u64) {
+        either!(self, half => half.end_placed(bytes));
+    }
+
+    /// Returns the free bytes of an empty slot.
+    pub(crate) fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>> {
+        either!(self, half => half.poll_slot(cx))
+    }
+
+    /// Sends the first `count` bytes of the slot as the chunk at `offset`.
+    pub(crate) fn post_at(
+        &mut self,
+        count: usize,
+        offset: u64,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Error> {
+        either!(self, half => {
+            half.advance(count);
+            half.post_at(offset, cx)
+        })
+    }
+
+    /// Ready when the data path has everything that was queued.
+    pub(crate) fn poll_all_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        either!(self, half => half.poll_all_posted(cx))
+    }
+}
 
 impl ReadHalf {
     pub(crate) fn new(half: RecvEither, info: Arc<StreamInfo>) -> Self {
@@ -403,7 +510,7 @@ pub struct WriteHalf {
     info: Arc<StreamInfo>,
 }
 
-pub(in crate::transport) type SendEither = Either<SendHalf<Tcp>, SendHalf<Rdma>>;
+pub(crate) type SendEither = Either<SendHalf<Tcp>, SendHalf<Rdma>>;
 
 impl WriteHalf {
     pub(crate) fn new(half: SendEither, info: Arc<StreamInfo>) -> Self {

@@ -44,6 +44,8 @@ const DATA_BYTES: u64 = FIRST_BYTE + (FILE_BYTES + FILE_BYTES / CHUNK_BYTES * 12
 struct RandomFault {
     kind: &'static str,
     fault: PlannedFault,
+    /// The number of rails that each end asks for.
+    rails: [u64; 2],
     /// The program that is killed at the moment of the fault.
     victim: Option<Victim>,
 }
@@ -88,10 +90,16 @@ impl RandomFault {
             (Connection::Data, true) => Towards::Acceptor,
             _ => towards,
         };
+        let rails = match number / 32 % 4 {
+            0 | 2 => [1, 1],
+            1 => [2, 3],
+            _ => [8, 8],
+        };
+        let end = FIRST_BYTE + (DATA_BYTES - FIRST_BYTE) / rails[0];
         let at = match random.within(0..5) {
             // With the last byte, FIN and what follows it.
-            0 => DATA_BYTES - 1,
-            _ => random.within(FIRST_BYTE..DATA_BYTES),
+            0 if rails == [1, 1] => DATA_BYTES - 1,
+            _ => random.within(FIRST_BYTE..end),
         };
         let victim = match towards {
             _ if harm != Harm::Nothing => None,
@@ -107,6 +115,7 @@ impl RandomFault {
         Self {
             kind,
             fault,
+            rails,
             victim,
         }
     }
@@ -130,9 +139,12 @@ impl RandomFault {
             "--transport tcp --timeout {} --chunk 4K",
             timeout().as_secs_f64()
         );
-        let receiver = receiver(format!("{options} -o {}", place.old())).start();
+        let [sending, receiving] = self.rails;
+        let receiver =
+            receiver(format!("{options} --rails {receiving} -o {}", place.old())).start();
         let target = ([127, 0, 0, 1], receiver.port()).into();
         let proxy = FaultProxy::start(target, self.fault);
+        let options = format!("{options} --rails {sending}");
         let sender = sender(proxy.port(), &options).arg(place.path("in")).start();
         if let Some(victim) = self.victim {
             assert!(

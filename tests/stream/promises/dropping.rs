@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{CHUNK, POOL, pair};
 use crate::support::{
-    data_path::{DataPath, FULL, fill},
+    data_path::{DataPath, fill},
     limits::{limit, patience},
     pattern::{End, Pattern, own},
     waiting::together,
@@ -255,10 +255,10 @@ pub(crate) async fn a_cancelled_shutdown_sends_its_fin(
 ) -> Result<()> {
     let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(44);
-    fill(&mut from, &to, &pattern, 0).await?;
+    fill(over, (&mut from, &to), &pattern, 0).await?;
     let ended = from.shutdown().now_or_never();
     ensure!(ended.is_none(), "it ended without room: {ended:?}");
-    pattern.read_all(&mut to, 0..FULL).await?;
+    pattern.read_all(&mut to, 0..over.full()).await?;
     let error = own(&from
         .write_all(b"more")
         .await
@@ -344,7 +344,7 @@ pub(crate) async fn with_fin_a_peer_that_does_not_read_gets_no_false_end(
     config.timeout = patience(Duration::from_secs(2));
     let (mut from, mut to) = pair(over, &config).await?;
     let pattern = Pattern::new(46);
-    fill(&mut from, &to, &pattern, 0).await?;
+    fill(over, (&mut from, &to), &pattern, 0).await?;
     from.close().await;
     let error = pattern.drain(&mut to, 0).await?.failure()?;
     ensure!(matches!(error, Error::PeerAborted { .. }), "{error:?}");

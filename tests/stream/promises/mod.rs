@@ -52,6 +52,8 @@ macro_rules! over {
 
 over!(tcp, Tcp);
 over!(plain_tcp, PlainTcp);
+over!(two_rails, TwoRails);
+over!(five_rails, FiveRails);
 #[cfg(feature = "rdma")]
 over!(rdma, Rdma);
 #[cfg(feature = "rdma")]

@@ -209,7 +209,7 @@ pub(crate) async fn an_unread_direction_does_not_block_the_other(
 ) -> Result<()> {
     let (a, mut b) = pair(over, &base).await?;
     let (mut a_reads, mut a_writes) = a.into_split();
-    let (blocked_bytes, free_bytes) = (3 * POOL, 8 * POOL);
+    let (blocked_bytes, free_bytes) = (3 * over.pool(), 8 * POOL);
     let held_up = async move {
         Pattern::new(4)
             .write(&mut a_writes, 0..blocked_bytes)
@@ -228,7 +228,7 @@ pub(crate) async fn an_unread_direction_does_not_block_the_other(
         b.shutdown().await?;
         let a_reads = a.await??;
         ensure!(
-            b.stats().bytes_received <= POOL,
+            b.stats().bytes_received <= over.pool(),
             "received more than a pool: {:?}",
             b.stats()
         );

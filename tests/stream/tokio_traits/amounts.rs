@@ -14,7 +14,7 @@ use tokio::io::{
     BufWriter, ReadBuf,
 };
 
-use super::{CHUNK, FULL, POOL, fill, pair, small};
+use super::{CHUNK, POOL, fill, pair, small};
 use crate::support::{
     self,
     data_path::DataPath,
@@ -110,8 +110,8 @@ pub(crate) async fn empty_reads_and_writes_complete_at_once(
     both_ways([&mut a, &mut b], "half read")?;
     pattern.read(&mut b, CHUNK / 2..CHUNK + 1).await?;
     both_ways([&mut a, &mut b], "all read")?;
-    fill(&mut a, &b, &pattern, CHUNK + 1).await?;
-    let end = CHUNK + 1 + FULL;
+    fill(over, (&mut a, &b), &pattern, CHUNK + 1).await?;
+    let end = CHUNK + 1 + over.full();
     both_ways([&mut a, &mut b], "full")?;
     let ending = async { anyhow::Ok(a.shutdown().await?) };
     tokio::try_join!(ending, pattern.read_all(&mut b, CHUNK + 1..end))?;

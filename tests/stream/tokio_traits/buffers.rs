@@ -14,7 +14,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{CHUNK, DEPTH, FULL, POOL, cancelled::at_once, fill, pair, small};
+use super::{CHUNK, DEPTH, POOL, cancelled::at_once, fill, pair, small};
 use crate::support::{
     data_path::DataPath,
     pattern::{Pattern, own},
@@ -112,8 +112,8 @@ pub(crate) async fn a_buffer_without_credit_is_sent_later(
     let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(152);
     let mut buffer = from.send_buffer().await?;
-    fill(&mut from, &to, &pattern, 0).await?;
-    let end = FULL + fill_buffer(&mut buffer, &pattern, FULL, 100)?;
+    fill(over, (&mut from, &to), &pattern, 0).await?;
+    let end = over.full() + fill_buffer(&mut buffer, &pattern, over.full(), 100)?;
     from.send(buffer)?;
     ensure!(at_once(from.flush()).await.is_none(), "there is no room");
     let ending = async { anyhow::Ok(from.shutdown().await?) };
@@ -410,7 +410,7 @@ pub(crate) async fn dropping_a_kept_chunk_returns_its_credit(
     for elsewhere in [false, true] {
         let (mut from, mut to) = pair(over, &base).await?;
         let pattern = Pattern::new(140);
-        fill(&mut from, &to, &pattern, 0).await?;
+        fill(over, (&mut from, &to), &pattern, 0).await?;
         let chunk = to.read_chunk().await?.context("no chunk")?;
         pattern.check(0, &chunk)?;
         let part = chunk.slice(1..chunk.len() - 1);
@@ -432,7 +432,7 @@ pub(crate) async fn dropping_a_kept_chunk_returns_its_credit(
         let received = to.stats().bytes_received;
         ensure!(received >= POOL, "{received}");
         from.shutdown().await?;
-        pattern.read_all(&mut to, CHUNK..FULL).await?;
+        pattern.read_all(&mut to, CHUNK..over.full()).await?;
     }
     Ok(())
 }
@@ -442,7 +442,7 @@ pub(crate) async fn chunks_outlive_the_stream(over: DataPath, base: StreamConfig
     for aborted in [false, true] {
         let (mut from, mut to) = pair(over, &base).await?;
         let pattern = Pattern::new(140);
-        fill(&mut from, &to, &pattern, 0).await?;
+        fill(over, (&mut from, &to), &pattern, 0).await?;
         let mut kept = Kept::new();
         for number in 0..DEPTH {
             let chunk = to.read_chunk().await?.context("no chunk")?;

@@ -16,7 +16,7 @@ use tokio::{
     task::yield_now,
 };
 
-use super::{FULL, fill, pair, small};
+use super::{fill, pair, small};
 use crate::support::{
     data_path::{DataPath, listener},
     pattern::Pattern,
@@ -159,7 +159,7 @@ pub(crate) async fn a_cancelled_shutdown_or_finish_can_be_retried(
 ) -> Result<()> {
     let (mut from, mut to) = pair(over, &base).await?;
     let pattern = Pattern::new(107);
-    fill(&mut from, &to, &pattern, 0).await?;
+    fill(over, (&mut from, &to), &pattern, 0).await?;
     for _ in 0..TIMES / 4 {
         let ended = at_once(from.shutdown()).await;
         ensure!(ended.is_none(), "it ended without room: {ended:?}");
@@ -173,7 +173,7 @@ pub(crate) async fn a_cancelled_shutdown_or_finish_can_be_retried(
         }
         anyhow::Ok(())
     };
-    tokio::try_join!(ending, pattern.read_all(&mut to, 0..FULL))?;
+    tokio::try_join!(ending, pattern.read_all(&mut to, 0..over.full()))?;
     for _ in 0..TIMES / 4 {
         let ended = at_once(from.finish()).await;
         ensure!(

@@ -7,7 +7,7 @@ pub(crate) mod cancelled;
 pub(crate) mod halves;
 pub(crate) mod wakers;
 
-use crate::support::data_path::{CHUNK, DEPTH, FULL, POOL, fill, pair, small};
+use crate::support::data_path::{CHUNK, DEPTH, POOL, fill, pair, small};
 
 /// Makes a module with a test of every expectation over one data path.
 macro_rules! over {

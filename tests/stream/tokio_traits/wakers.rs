@@ -17,7 +17,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{CHUNK, FULL, fill, pair};
+use super::{CHUNK, fill, pair};
 use crate::support::{
     data_path::DataPath,
     pattern::{Pattern, own},
@@ -40,7 +40,7 @@ pub(crate) async fn a_waiting_task_is_woken(over: DataPath, base: StreamConfig) 
         let (mut a, b) = wait.begin(over, &base).await?;
         let wakes = Wakes::new();
         wait.pends(&mut a, &wakes)?;
-        let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &wakes).await?;
+        let (_b, outcome) = wait.go_on_and_drive(over, &mut a, b, &wakes).await?;
         outcome.with_context(|| format!("{wait:?}"))?;
         let chunks = a.stats().chunks_sent + 1;
         ensure!(
@@ -62,7 +62,7 @@ pub(crate) async fn the_last_task_to_poll_is_woken(
         let (first, second) = (Wakes::new(), Wakes::new());
         wait.pends(&mut a, &first)?;
         wait.pends(&mut a, &second)?;
-        let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &second).await?;
+        let (_b, outcome) = wait.go_on_and_drive(over, &mut a, b, &second).await?;
         outcome.with_context(|| format!("{wait:?}"))?;
         ensure!(second.count() > 0, "{wait:?}: never woken");
         ensure!(
@@ -84,7 +84,7 @@ pub(crate) async fn an_idle_task_is_not_woken(over: DataPath, base: StreamConfig
         let count = wakes.count();
         ensure!(count <= WHILE_IDLE, "{wait:?}: woken {count} times");
         wait.pends(&mut a, &wakes)?;
-        let (_b, outcome) = wait.go_on_and_drive(&mut a, b, &wakes).await?;
+        let (_b, outcome) = wait.go_on_and_drive(over, &mut a, b, &wakes).await?;
         outcome.with_context(|| format!("{wait:?}"))?;
     }
     Ok(())
@@ -195,13 +195,13 @@ impl Wait {
     async fn begin(self, over: DataPath, base: &StreamConfig) -> Result<(Stream, Stream)> {
         let (mut a, b) = pair(over, base).await?;
         if !matches!(self, Self::Read) {
-            fill(&mut a, &b, &Pattern::new(112), 0).await?;
+            fill(over, (&mut a, &b), &Pattern::new(112), 0).await?;
         }
         Ok((a, b))
     }
 
     /// Spawns a task in which the second end does what lets the first end go on.
-    fn go_on(self, mut b: Stream) -> JoinHandle<Result<Stream>> {
+    fn go_on(self, over: DataPath, mut b: Stream) -> JoinHandle<Result<Stream>> {
         tokio::spawn(async move {
             match self {
                 Self::Read => {
@@ -209,10 +209,10 @@ impl Wait {
                     b.flush().await?;
                 }
                 Self::Write | Self::Flush => {
-                    Pattern::new(112).read(&mut b, 0..FULL).await?;
+                    Pattern::new(112).read(&mut b, 0..over.full()).await?;
                 }
                 Self::Shutdown | Self::Finish => {
-                    Pattern::new(112).read_all(&mut b, 0..FULL).await?;
+                    Pattern::new(112).read_all(&mut b, 0..over.full()).await?;
                     b.confirm()?;
                 }
             }
@@ -233,11 +233,12 @@ impl Wait {
     /// Lets the second end act, waits for the wake of the first end, and returns the outcome of its operation.
     async fn go_on_and_drive(
         self,
+        over: DataPath,
         a: &mut Stream,
         b: Stream,
         wakes: &Arc<Wakes>,
     ) -> Result<(Stream, io::Result<()>)> {
-        let other = self.go_on(b);
+        let other = self.go_on(over, b);
         // The first end polls only after it was woken.
         until(|| wakes.count() > 0).await;
         let outcome = wakes.drive(|cx| self.poll(a, cx)).await;

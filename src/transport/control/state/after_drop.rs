@@ -265,7 +265,7 @@ mod tests {
 
     /// A stream whose FIN the peer has acknowledged.
     fn acknowledged() -> StreamMachine {
-        let mut machine = StreamMachine::new(Direction::Both, 2);
+        let mut machine = StreamMachine::new(Direction::Both, 2, 1);
         machine.sending = Sending::Acked;
         machine
     }
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_dropped_reader_leaves_the_writer_alone() {
-        let mut machine = StreamMachine::new(Direction::Both, 2);
+        let mut machine = StreamMachine::new(Direction::Both, 2, 1);
         drop_reader(&mut machine);
         assert_eq!(machine.sending, Sending::Open);
         assert!(machine.fault.is_none());
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_receiver_that_leaves_early_is_an_abort() {
-        let mut machine = StreamMachine::new(Direction::Receive, 2);
+        let mut machine = StreamMachine::new(Direction::Receive, 2, 1);
         drop_reader(&mut machine);
         assert!(is_aborted(&machine));
     }
@@ -345,7 +345,7 @@ mod tests {
             reader.dropped.on_drop = on_drop;
             reader.release_receiver(0, false, true, Instant::now());
             assert!(is_aborted(&reader));
-            let mut writer = StreamMachine::new(Direction::Both, 2);
+            let mut writer = StreamMachine::new(Direction::Both, 2, 1);
             writer.dropped.on_drop = on_drop;
             writer.release_sender(true, true, Instant::now());
             assert!(is_aborted(&writer));
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn with_fin_the_last_bytes_follow_the_user_for_a_limited_time() {
-        let mut machine = StreamMachine::new(Direction::Both, 2);
+        let mut machine = StreamMachine::new(Direction::Both, 2, 1);
         machine.dropped.on_drop = OnDrop::Fin;
         let now = Instant::now();
         machine.release_sender(true, false, now);
@@ -377,7 +377,7 @@ mod tests {
             (true, false, 9),
             (true, true, 8),
         ] {
-            let mut machine = StreamMachine::new(Direction::Both, 2);
+            let mut machine = StreamMachine::new(Direction::Both, 2, 1);
             machine.dropped.on_drop = OnDrop::Fin;
             machine.stats.bytes_sent = 9;
             if left {

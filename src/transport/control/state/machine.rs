@@ -1,8 +1,11 @@
 //! The states of the two directions of a stream, and what each event does to them. Pure: no I/O, no lock.
 
-use std::{collections::VecDeque, mem, task::Waker, time::Instant};
+use std::{collections::VecDeque, task::Waker, time::Instant};
 
-use super::{Credits, after_drop::DroppedHalves};
+use super::{
+    after_drop::DroppedHalves,
+    rail::{self, RailMachine, UNKNOWN_SLOT},
+};
 use crate::{
     Direction, Error, Fault, Stats,
     transport::control::message::{Message, printable},
@@ -59,21 +62,15 @@ pub(crate) enum StreamFault {
 pub(super) struct StreamMachine {
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
-    pub(super) credits: Credits,
+    /// What belongs to each rail, the first one first.
+    pub(super) rails: Vec<RailMachine>,
     /// The steps of the peer towards a new link.
     pub(super) steps: VecDeque<Result<Vec<u8>, String>>,
     pub(super) outbox: Vec<Message>,
-    /// The number of credits in the outbox.
-    pub(super) unsent_credits: usize,
     pub(super) fault: Option<StreamFault>,
     /// The fault of a broken data connection, whose cause the control connection may still tell.
     pub(super) suspicion: Option<(Fault, Instant)>,
     pub(super) stats: Stats,
-    pub(super) send_waker: Option<Waker>,
-    pub(super) receive_waker: Option<Waker>,
-    pub(super) steward_waker: Option<Waker>,
-    /// Whether to wake the user of the sending half, and the user of the receiving half.
-    to_wake: [bool; 2],
     /// FIN follows the last byte: the user has called `shutdown`, or dropped a stream that ends with FIN.
     pub(super) fin_due: bool,
     /// The halves that the user still holds, and what the endpoint does after the user has left.
@@ -85,8 +82,8 @@ pub(super) struct StreamMachine {
 }
 
 impl StreamMachine {
-    /// Returns the state of a stream that has just been connected. Its user holds `halves` halves.
-    pub(super) fn new(direction: Direction, halves: u8) -> Self {
+    /// Returns the state of a stream of `rails` rails that has just been connected. Its user holds `halves` halves.
+    pub(super) fn new(direction: Direction, halves: u8, rails: usize) -> Self {
         Self {
             sending: if direction.sends() {
                 Sending::Open
@@ -98,17 +95,12 @@ impl StreamMachine {
             } else {
                 Receiving::Absent
             },
-            credits: Credits::default(),
+            rails: (0..rails.max(1)).map(|_| RailMachine::default()).collect(),
             steps: VecDeque::new(),
             outbox: Vec::new(),
-            unsent_credits: 0,
             fault: None,
             suspicion: None,
             stats: Stats::default(),
-            send_waker: None,
-            receive_waker: None,
-            steward_waker: None,
-            to_wake: [false; 2],
             fin_due: false,
             dropped: DroppedHalves::new(halves),
             peer_left: false,
@@ -219,21 +211,39 @@ impl StreamMachine {
         self.wake(true, true);
     }
 
-    /// Has the users of these halves woken, and the steward.
+    /// Has the users of these halves woken, and the stewards.
     pub(super) fn wake(&mut self, sender: bool, receiver: bool) {
-        self.to_wake[0] |= sender;
-        self.to_wake[1] |= receiver;
+        for rail in &mut self.rails {
+            rail.wake(sender, receiver);
+        }
+    }
+
+    /// Has the user of the first rail's sending half woken, and its steward.
+    pub(super) fn wake_first_sender(&mut self) {
+        self.rails[0].wake(true, false);
     }
 
     /// Takes the wakers that are to be called now.
     pub(super) fn take_woken(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        let [sender, receiver] = mem::take(&mut self.to_wake);
-        let woken = [
-            self.send_waker.take_if(|_| sender),
-            self.receive_waker.take_if(|_| receiver),
-            self.steward_waker.take_if(|_| sender || receiver),
-        ];
-        woken.into_iter().flatten()
+        let (first, others) = self.rails.split_first_mut().expect("a stream has a rail");
+        let others: Vec<Waker> = others
+            .iter_mut()
+            .flat_map(RailMachine::take_woken)
+            .collect();
+        first.take_woken().chain(others)
+    }
+
+    /// Adds credits, each to its rail.
+    fn add_credits(&mut self, slots: Vec<u32>) -> Result<(), &'static str> {
+        if let [rail] = &mut self.rails[..] {
+            return rail.add_credits(slots);
+        }
+        for slot in slots {
+            let (rail, slot) = rail::place(slot, self.rails[0].peer_slots());
+            let rail = self.rails.get_mut(rail).ok_or(UNKNOWN_SLOT)?;
+            rail.add_credits([slot])?;
+        }
+        Ok(())
     }
 
     /// Handles a message of the peer. The error says which rule the message breaks.
@@ -241,11 +251,7 @@ impl StreamMachine {
         match message {
             Message::Ping { .. } => {}
             Message::Credit(_) if self.sending == Sending::Absent => return Err(UNASKED_CREDIT),
-            Message::Credit(slots) => {
-                if self.credits.add(slots)? {
-                    self.wake(true, false);
-                }
-            }
+            Message::Credit(slots) => self.add_credits(slots)?,
             Message::Fin { bytes, digest } => {
                 self.receiving = match self.receiving {
                     Receiving::Open => Receiving::Fin(bytes, digest),
@@ -300,8 +306,8 @@ mod tests {
     const DEPTH: u32 = 64;
 
     fn machine() -> StreamMachine {
-        let mut machine = StreamMachine::new(Direction::Both, 2);
-        machine.credits.set_pool(DEPTH as usize);
+        let mut machine = StreamMachine::new(Direction::Both, 2, 1);
+        machine.rails[0].credits.set_pool(DEPTH as usize);
         machine
     }
 
@@ -349,13 +355,13 @@ mod tests {
             for (slots, taken) in grants {
                 let accepted = machine.receive(Message::Credit(slots.clone())).is_ok();
                 prop_assert!(!accepted || slots.iter().all(|slot| *slot < DEPTH));
-                let mut waiting: Vec<u32> = machine.credits.waiting().collect();
+                let mut waiting: Vec<u32> = machine.rails[0].credits.waiting().collect();
                 prop_assert!(waiting.len() <= DEPTH as usize);
                 waiting.sort_unstable();
                 waiting.dedup();
-                prop_assert_eq!(waiting.len(), machine.credits.waiting().count());
+                prop_assert_eq!(waiting.len(), machine.rails[0].credits.waiting().count());
                 for _ in 0..taken {
-                    machine.credits.take();
+                    machine.rails[0].credits.take();
                 }
             }
         }
@@ -375,7 +381,7 @@ mod tests {
         let mut machine = machine();
         assert!(machine.receive(Message::Credit(vec![3, 3])).is_err());
         assert!(machine.receive(Message::Credit(vec![3])).is_err());
-        assert_eq!(machine.credits.take(), Some(3));
+        assert_eq!(machine.rails[0].credits.take(), Some(3));
         machine.receive(Message::Credit(vec![3])).unwrap();
     }
 
@@ -384,16 +390,16 @@ mod tests {
     fn a_new_pool_of_the_peer_may_have_another_depth() {
         let mut machine = machine();
         machine.receive(Message::Credit(vec![0, 1, 2])).unwrap();
-        machine.credits.pause();
+        machine.rails[0].credits.pause();
         // The rest of the credits for the old pool, and then those for the new one.
         machine.receive(Message::Credit(vec![DEPTH - 1])).unwrap();
-        machine.credits.pause();
-        machine.credits.set_pool(2);
+        machine.rails[0].credits.pause();
+        machine.rails[0].credits.set_pool(2);
         assert!(machine.receive(Message::Credit(vec![2])).is_err());
         machine.receive(Message::Credit(vec![0, 1])).unwrap();
-        assert_eq!(machine.credits.take(), None, "paused");
-        machine.credits.resume();
-        assert_eq!(machine.credits.take(), Some(0));
+        assert_eq!(machine.rails[0].credits.take(), None, "paused");
+        machine.rails[0].credits.resume();
+        assert_eq!(machine.rails[0].credits.take(), Some(0));
     }
 
     #[test]

@@ -7,13 +7,12 @@
 
 mod after_drop;
 mod machine;
+mod rail;
 
 #[cfg(feature = "rdma")]
 use std::sync::atomic::Ordering;
 use std::{
-    collections::VecDeque,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicUsize},
     task::{Context, Poll, Waker},
     time::Instant,
 };
@@ -24,9 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::machine::{Receiving, Sending};
 use super::{data_watch::DataProgress, message::Message};
-use crate::{Direction, Error, Fault, Stats, error::WRITTEN_AFTER_SHUTDOWN};
+use crate::{
+    Direction, Error, Fault, Stats, error::WRITTEN_AFTER_SHUTDOWN,
+    transport::control::seal::joined_digest,
+};
 
 pub(crate) use machine::StreamFault;
+pub(crate) use rail::{RailState, WrongEnd};
 
 /// The state of one stream.
 pub(crate) struct State {
@@ -35,6 +38,8 @@ pub(crate) struct State {
     inner: Mutex<StreamMachine>,
     /// How far the data path has got, which its two sides store without the lock.
     pub(crate) data: Arc<DataProgress>,
+    /// The number of chunks that the user has handed to other rails than the first, and that are not posted.
+    queued: AtomicUsize,
     /// Wakes the control task: the outbox has messages, or the stream has ended.
     pub(crate) to_control: Notify,
     /// Cancelled by a failure or a STOP.
@@ -54,13 +59,25 @@ pub(crate) struct Outgoing {
 }
 
 impl State {
-    /// Returns the state of a stream that has just been connected. Its user holds `halves` halves.
+    /// Returns the state of a stream of one rail that has just been connected. Its user holds `halves` halves.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn new(peer: String, direction: Direction, halves: u8) -> Arc<Self> {
+        Self::with_rails(peer, direction, halves, 1)
+    }
+
+    /// Returns the state of a stream of so many rails that has just been connected. Its user holds `halves` halves.
+    pub(crate) fn with_rails(
+        peer: String,
+        direction: Direction,
+        halves: u8,
+        rails: usize,
+    ) -> Arc<Self> {
         Arc::new(Self {
             peer,
             started: Instant::now(),
-            inner: Mutex::new(StreamMachine::new(direction, halves)),
+            inner: Mutex::new(StreamMachine::new(direction, halves, rails)),
             data: Arc::default(),
+            queued: AtomicUsize::new(0),
             to_control: Notify::new(),
             interrupted: CancellationToken::new(),
             stepped: Notify::new(),
@@ -151,7 +168,9 @@ impl State {
     pub(crate) fn outgoing(&self) -> Outgoing {
         let mut inner = self.lock();
         let last = inner.dropped.has_said_bye() || inner.fault.is_some();
-        inner.unsent_credits = 0;
+        for rail in &mut inner.rails {
+            rail.unsent_credits = 0;
+        }
         Outgoing {
             messages: std::mem::take(&mut inner.outbox),
             last,
@@ -203,23 +222,6 @@ impl State {
         self.lock().fault.is_some()
     }
 
-    /// Registers the steward's waker, which is called whenever a half is woken.
-    pub(crate) fn wait_as_steward(&self, cx: &Context<'_>) {
-        register(&mut self.lock().steward_waker, cx);
-    }
-
-    /// Wakes the task that waits for the sending half.
-    pub(crate) fn wake_sender(&self) {
-        let waker = self.lock().send_waker.take();
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    /// Wakes the task that waits for the receiving half.
-    pub(crate) fn wake_receiver(&self) {
-        let waker = self.lock().receive_waker.take();
-        waker.into_iter().for_each(Waker::wake);
-    }
-
     /// Handles a message of the peer.
     pub(crate) fn receive(&self, message: Message) {
         let mut inner = self.lock();
@@ -254,79 +256,6 @@ impl State {
     }
 }
 
-fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
-    match place {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *place = Some(cx.waker().clone()),
-    }
-}
-
-/// The slots of the peer that this end may write, in the order in which they were granted. A slot is in the queue at
-/// most once, so the queue is never longer than the pool of the peer, whatever the peer sends.
-#[derive(Default)]
-struct Credits {
-    slots: VecDeque<u32>,
-    /// By slot of the peer's pool: true while the slot is in the queue.
-    queued: Vec<bool>,
-    /// No credit is given out, because the pool of their slots is being replaced.
-    paused: bool,
-    /// The last request for a credit found none.
-    starved: bool,
-}
-
-impl Credits {
-    /// Drops all credits, and expects those for a pool of `slots` slots.
-    fn set_pool(&mut self, slots: usize) {
-        self.slots.clear();
-        self.queued.clear();
-        self.queued.resize(slots, false);
-    }
-
-    /// Returns the credits that wait, the oldest first.
-    #[cfg(test)]
-    fn waiting(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().copied()
-    }
-
-    /// Returns the number of credits that wait.
-    fn left(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Takes the oldest credit.
-    fn take(&mut self) -> Option<u32> {
-        let slot = if self.paused {
-            None
-        } else {
-            self.slots.pop_front()
-        };
-        self.starved = slot.is_none();
-        if let Some(slot) = slot {
-            self.queued[slot as usize] = false;
-        }
-        slot
-    }
-
-    /// Adds credits. Returns true if the sender waits for one.
-    ///
-    /// # Errors
-    ///
-    /// The rule that the peer broke. The credits before the wrong one are added.
-    fn add(&mut self, slots: Vec<u32>) -> Result<bool, &'static str> {
-        for slot in slots {
-            let queued = self.queued.get_mut(slot as usize).ok_or(UNKNOWN_SLOT)?;
-            if mem::replace(queued, true) {
-                return Err(GRANTED_TWICE);
-            }
-            self.slots.push_back(slot);
-        }
-        Ok(self.starved)
-    }
-}
-
-const UNKNOWN_SLOT: &str = "a credit for a slot that its pool does not have";
-const GRANTED_TWICE: &str = "a credit for a slot that is granted already";
-
 impl State {
     /// Returns an error unless more bytes may be written.
     ///
@@ -343,34 +272,6 @@ impl State {
             Sending::Absent => Err(Error::Misuse("this stream only receives")),
             _ => Err(Error::Misuse(WRITTEN_AFTER_SHUTDOWN)),
         }
-    }
-
-    /// Drops all credits, and expects credits for a pool of `slots` slots from now on. Call this before the peer can
-    /// send a credit for that pool.
-    pub(crate) fn set_peer_slots(&self, slots: usize) {
-        self.lock().credits.set_pool(slots);
-    }
-
-    /// Takes the oldest credit: a slot of the peer that may be written.
-    pub(crate) fn take_credit(&self) -> Option<u32> {
-        self.lock().credits.take()
-    }
-
-    /// Returns the number of credits that are left.
-    pub(crate) fn credits_left(&self) -> usize {
-        self.lock().credits.left()
-    }
-
-    /// Counts one chunk of `bytes` that was given to the data path.
-    pub(crate) fn count_sent(&self, bytes: u64) {
-        let stats = &mut self.lock().stats;
-        stats.bytes_sent += bytes;
-        stats.chunks_sent += 1;
-    }
-
-    /// Registers the sender's waker: for credits, acknowledgements and failures.
-    pub(crate) fn wait_to_send(&self, cx: &Context<'_>) {
-        register(&mut self.lock().send_waker, cx);
     }
 
     /// Records that FIN follows the last byte. It is sent with the last byte: by the user's `shutdown`, or by the
@@ -394,11 +295,13 @@ impl State {
     }
 
     /// Sends FIN, once: every byte has been given to the data path.
-    pub(crate) fn finish_sending(&self, bytes: u64, digest: u64) {
+    pub(crate) fn finish_sending(&self) {
         let mut inner = self.lock();
         if inner.sending == Sending::Open {
             inner.sending = Sending::Fin;
             inner.dropped.all_was_sent = true;
+            let bytes = inner.stats.bytes_sent;
+            let digest = joined_digest(inner.rails.iter().map(|rail| rail.sent_digest));
             inner.outbox.push(Message::Fin { bytes, digest });
             self.to_control.notify_one();
         }
@@ -414,7 +317,7 @@ impl State {
         if let Some(error) = inner.send_error(&self.peer) {
             return Poll::Ready(Err(error));
         }
-        register(&mut inner.send_waker, cx);
+        inner.rails[0].wait_to_send(cx);
         Poll::Pending
     }
 
@@ -431,20 +334,12 @@ impl State {
             let fault = Fault::Protocol("it closed the stream without confirming");
             return Poll::Ready(Err(inner.unconfirmed(&self.peer, fault)));
         }
-        register(&mut inner.send_waker, cx);
+        inner.rails[0].wait_to_send(cx);
         Poll::Pending
     }
 }
 
 impl State {
-    /// Returns the byte count and the digest of a FIN that has arrived before its last bytes.
-    pub(crate) fn announced_end(&self) -> Option<(u64, u64)> {
-        match self.lock().receiving {
-            Receiving::Fin(bytes, digest) => Some((bytes, digest)),
-            _ => None,
-        }
-    }
-
     /// Returns true while bytes may arrive: not after the last byte that FIN announced, and not after STOP.
     pub(crate) fn receives(&self) -> bool {
         matches!(self.lock().receiving, Receiving::Open | Receiving::Fin(..))
@@ -456,54 +351,8 @@ impl State {
         inner.receiving == Receiving::Open && inner.fault.is_none()
     }
 
-    /// Counts one chunk of `bytes` that arrived and was verified.
-    pub(crate) fn count_received(&self, bytes: u64) {
-        let mut inner = self.lock();
-        inner.stats.bytes_received += bytes;
-        inner.stats.chunks_received += 1;
-        if inner.stop_after_excess() {
-            self.to_control.notify_one();
-        }
-    }
-
-    /// Grants slots to the peer, which may write them. Takes them out of `slots`. This end's pool has `depth` slots.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault::Protocol`] if more than `depth` credits would wait in the outbox. So a Credit always fits into one
-    /// message, although a connection that the peer does not read keeps it here.
-    pub(crate) fn grant(&self, slots: &mut Vec<u32>, depth: usize) -> Result<(), Fault> {
-        let mut inner = self.lock();
-        if inner.unsent_credits + slots.len() > depth {
-            slots.clear();
-            return Err(Fault::Protocol(UNGRANTED_CHUNKS));
-        }
-        inner.unsent_credits += slots.len();
-        if let Some(Message::Credit(granted)) = inner.outbox.last_mut() {
-            granted.append(slots);
-        } else {
-            inner.outbox.push(Message::Credit(std::mem::take(slots)));
-        }
-        // The control task takes the lock first: woken before the lock is free, it would wait again.
-        drop(inner);
-        self.to_control.notify_one();
-        Ok(())
-    }
-
-    /// Acknowledges the FIN: every byte has arrived and is verified.
-    pub(crate) fn complete(&self) {
-        let mut inner = self.lock();
-        // The reader may have stopped since the FIN was looked at; the peer takes no
-        // acknowledgement after that.
-        if matches!(inner.receiving, Receiving::Fin(..)) {
-            inner.receiving = Receiving::Complete;
-            inner.outbox.push(Message::FinAck);
-            inner.leave_if_done();
-            self.to_control.notify_one();
-        }
-    }
-
-    /// Records that the reader has taken every byte that arrived. Returns true at the end of the stream.
+    /// Records that the reader has taken every byte that arrived, `taken` in all. Returns true at the end of the stream,
+    /// and false while another rail has verified bytes that the reader does not have.
     ///
     /// Must be called with the frame receiver locked, after the caller has found no chunk in it. Otherwise the last
     /// chunk may have arrived since, and the reader would get the end in its place.
@@ -511,9 +360,10 @@ impl State {
     /// # Errors
     ///
     /// The failure that came instead of the end.
-    pub(crate) fn at_end(&self) -> Result<bool, Error> {
+    pub(crate) fn at_end(&self, taken: u64) -> Result<bool, Error> {
         let mut inner = self.lock();
         match inner.receiving {
+            Receiving::Complete if taken < inner.stats.bytes_received => return Ok(false),
             Receiving::Complete => inner.receiving = Receiving::AtEnd,
             Receiving::AtEnd | Receiving::Confirmed | Receiving::Absent | Receiving::Stopped => {}
             Receiving::Open | Receiving::Fin(..) => {
@@ -521,11 +371,6 @@ impl State {
             }
         }
         Ok(true)
-    }
-
-    /// Registers the reader's waker: for FIN and failures.
-    pub(crate) fn wait_to_receive(&self, cx: &Context<'_>) {
-        register(&mut self.lock().receive_waker, cx);
     }
 
     /// Confirms to the peer that the sink has taken every byte.
@@ -558,23 +403,8 @@ impl State {
     }
 }
 
-/// A slot is granted once, until its chunk has arrived. So credits for more slots than there are mean that a chunk
-/// arrived for a credit that was not sent.
-const UNGRANTED_CHUNKS: &str = "chunks for slots whose credits were not sent yet";
-
 #[cfg(feature = "rdma")]
 impl State {
-    /// Drops all credits, and stops [`take_credit`](Self::take_credit) until [`resume`](Self::resume): their slots are
-    /// about to be replaced.
-    pub(crate) fn pause(&self) {
-        self.lock().credits.pause();
-    }
-
-    /// Lets credits be taken again. Those that arrived since [`pause`](Self::pause) are for the new slots.
-    pub(crate) fn resume(&self) {
-        self.lock().credits.resume();
-    }
-
     /// Sends a step of the renewal to the peer.
     pub(crate) fn send_step(&self, step: Result<Vec<u8>, String>) {
         self.lock().outbox.push(Message::Step(step));
@@ -628,19 +458,5 @@ impl DataProgress {
     pub(crate) fn arrived_at_both(&self) -> u64 {
         let there = self.peer_received.load(Ordering::Relaxed);
         self.received().saturating_add(there)
-    }
-}
-
-#[cfg(feature = "rdma")]
-impl Credits {
-    /// Drops all credits, and gives none out until [`resume`](Self::resume).
-    fn pause(&mut self) {
-        self.set_pool(self.queued.len());
-        self.paused = true;
-    }
-
-    /// Gives credits out again.
-    fn resume(&mut self) {
-        self.paused = false;
     }
 }

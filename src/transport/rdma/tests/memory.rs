@@ -17,11 +17,11 @@ use crate::{
         control::{
             noise::Role,
             seal::{Guard, StreamSeal},
-            state::State,
+            state::{RailState, State},
         },
         data::{
             frame::{Chain, HEADER_BYTES},
-            receive::SharedReceiver,
+            receive::{ReceivePart, SharedReceiver},
         },
         rdma::{
             link::{Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair},
@@ -139,10 +139,16 @@ async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
     let link = pair.connect(endpoint).await.unwrap();
     let peer = HostilePeer { link, slots };
 
-    let state = State::new("hostB".to_owned(), Direction::Receive, 2);
-    let renewal = Arc::new(RenewalShared::new(Arc::clone(&state), u64::MAX));
+    let state = RailState::new(&State::new("hostB".to_owned(), Direction::Receive, 2), 0);
+    let renewal = Arc::new(RenewalShared::new(state.clone(), u64::MAX));
     let path = RdmaReceive::new(receive.unwrap(), renewal);
-    let receiver = SharedReceiver::new(path, DEPTH, Guard::of_seed(SEED), Faults::default());
+    let receiver = SharedReceiver::new(
+        path,
+        DEPTH,
+        Chain::new(Guard::of_seed(SEED)),
+        ReceivePart::Only,
+        Faults::default(),
+    );
     receiver.grant_all(&state);
     peer.write(ones).await;
     let next = |cx: &mut Context<'_>| match receiver.lock().next(&state, cx) {
