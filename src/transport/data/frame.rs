@@ -20,7 +20,8 @@
 //! payload, the offset and the direction alone, so chunks can be opened in any order and in parallel. The
 //! [chain](Chain) is a digest over the tags or digests, in the order of the chunks. The FIN carries its end, so that a
 //! chunk which was left out or taken twice is found even if every other check fails to find it. The chain of an empty
-//! stream is 0.
+//! stream is 0. Each rail of a stream has a chain: its offsets only grow, the bytes between two of its chunks travel on
+//! other rails, and the FIN carries the digest over the ends of all chains.
 //!
 //! # Credits
 //!

@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{Read, Seek, SeekFrom, Write},
+    io::{Read, Seek, Write},
     process::Stdio,
     thread,
 };
@@ -40,9 +40,9 @@ fn files_arrive_whole_whatever_number_each_end_asks_for() {
         let sender = sender(receiver.port(), options(sending))
             .arg(&input)
             .start();
-        let (sent, received) = (sender.end(), receiver.end());
+        let ends = [sender.end(), receiver.end()];
         assert!(place.read("old") == data, "{sending} and {receiving}");
-        for end in [sent, received] {
+        for end in ends {
             let said = end.exits(0);
             let tells = said.contains(&format!(", {rails} rails,"));
             assert_eq!(tells, rails > 1, "{said}");
@@ -181,9 +181,5 @@ fn a_file_of_a_failed_run_has_no_gap() {
         "{} bytes",
         left.len()
     );
-    let mut output = output;
-    assert_eq!(
-        output.seek(SeekFrom::Current(0)).unwrap(),
-        left.len() as u64
-    );
+    assert_eq!(position(&output), left.len() as u64);
 }
