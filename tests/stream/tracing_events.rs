@@ -174,7 +174,7 @@ async fn a_connection_that_is_no_stream_is_reported() -> Result<()> {
 /// The ways in which an event could show these bytes.
 fn forms(bytes: &[u8]) -> [String; 3] {
     let list = format!("{bytes:?}");
-    let hexadecimal = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hexadecimal = data_encoding::HEXLOWER.encode(bytes);
     let text = String::from_utf8_lossy(bytes).into_owned();
     [text, list.trim_matches(['[', ']']).to_owned(), hexadecimal]
 }

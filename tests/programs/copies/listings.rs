@@ -261,7 +261,7 @@ fn every_option_of_the_help_has_a_test() {
         .collect();
     println!("{untested:?}");
     // The unit tests of the command line, and the tests in guests, have the options of a stream.
-    let of_streams = "chunk depth device encrypt gid-index ib-port here addr busy-poll transport help version \
+    let of_streams = "chunk depth device encrypt rails gid-index ib-port here addr busy-poll transport help version \
                       traffic-class service-level pkey-index port no-rdma rdma tcp";
     let is_own = |option: &String| !of_streams.split(' ').any(|name| option[2..] == *name);
     let untested: Vec<_> = untested.into_iter().filter(is_own).collect();

@@ -111,19 +111,23 @@ fn what_a_client_and_a_server_copy_is_in_no_packet() {
         let served = Server::start(network, choice);
         tree(network, "ctl", names, contents);
         let there = "10.77.0.1:7701:copy";
-        served
-            .client(network, choice, &["-a", "-T", "tree", there])
-            .exits(0);
+        client(network, choice, &["-a", "-T", "tree", there]).exits(0);
         assert_copied(network, "h1", names, contents);
         // The other way, with a list of names.
         tree(network, "h1", names, contents);
         let back = "10.77.0.1:7701:tree";
-        served
-            .client(network, choice, &["-a", "-T", back, "copy"])
-            .exits(0);
+        client(network, choice, &["-a", "-T", back, "copy"]).exits(0);
         assert_copied(network, "ctl", names, contents);
         served.end(network);
     });
+}
+
+/// Runs a client of the server with these options and operands.
+fn client(network: &Network, choice: &[&str], operands: &[&str]) -> End {
+    let client = network
+        .program(&built("rdcp"), "rdcp")
+        .args(["--key-file", "keys"]);
+    client.args(choice).args(operands).start().end()
 }
 
 /// `rdcp --serve` on h1, with the directory where its commands start.
@@ -146,13 +150,6 @@ impl Server {
             text.contains("listening on port").then_some(())
         });
         Self(server)
-    }
-
-    fn client(&self, network: &Network, choice: &[&str], operands: &[&str]) -> End {
-        let client = network
-            .program(&built("rdcp"), "rdcp")
-            .args(["--key-file", "keys"]);
-        client.args(choice).args(operands).start().end()
     }
 
     fn end(self, network: &Network) {

@@ -139,7 +139,8 @@ fn every_option_of_the_help_has_a_test() {
         Some((short.to_owned(), name.to_owned()))
     });
     // The unit tests of the command line, and the tests in guests, have the options of a stream.
-    let of_streams = "chunk depth device encrypt gid-index ib-port busy-poll version traffic-class service-level pkey-index";
+    let of_streams = "chunk depth device encrypt rails deploy gid-index ib-port busy-poll version traffic-class \
+                      service-level pkey-index";
     let untested: Vec<_> = options
         .filter(|(_, name)| !of_streams.split(' ').any(|other| other == name))
         .filter(|(short, name)| {
