@@ -93,6 +93,10 @@ fn outputs_that_others_write_get_no_byte_at_a_wrong_place() {
         .stdout(both.try_clone().unwrap())
         .stderr(both.try_clone().unwrap())
         .start();
+    eventually("the port", || {
+        let said = place.read("both");
+        said.windows(9).any(|part| part == b"listening").then_some(())
+    });
     let sending = sender(port, RAILS).arg(&input).start();
     both_succeed(sending, listening);
     // The messages stand between the bytes, and replace none.
