@@ -92,8 +92,7 @@ pub(crate) async fn lookup_host_holding(
 /// # Errors
 ///
 /// Fails if the system does not open the descriptors of the runtime.
-#[cfg(feature = "cli")]
-pub(crate) fn runtime() -> io::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> io::Result<Runtime> {
     /// As many pairs as a runtime opens descriptors: six.
     const PAIRS: usize = 3;
     // The first runtime of a process makes a pair of sockets for the signals, and panics if it gets none.
@@ -144,6 +143,10 @@ fn unstarted(error: &io::Error) -> io::Error {
 #[derive(Debug, Clone)]
 pub(crate) struct CarryThread {
     runtime: Handle,
+    #[cfg_attr(
+        not(feature = "cli"),
+        allow(dead_code, reason = "held until it is dropped")
+    )]
     in_use: Arc<DropGuard>,
 }
 
@@ -212,6 +215,7 @@ impl CarryThread {
     /// # Panics
     ///
     /// Panics if `work` does.
+    #[cfg(feature = "cli")]
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -95,7 +95,9 @@ fn outputs_that_others_write_get_no_byte_at_a_wrong_place() {
         .start();
     eventually("the port", || {
         let said = place.read("both");
-        said.windows(9).any(|part| part == b"listening").then_some(())
+        said.windows(9)
+            .any(|part| part == b"listening")
+            .then_some(())
     });
     let sending = sender(port, RAILS).arg(&input).start();
     both_succeed(sending, listening);

@@ -106,6 +106,10 @@ pub(crate) enum PortFault {
     /// This user may not open the device file of this name.
     NoRights(String),
     /// libibverbs cannot be loaded, for this reason.
+    #[cfg_attr(
+        not(feature = "cli"),
+        allow(dead_code, reason = "only the programs load it late")
+    )]
     NoLibrary(String),
     /// The port is neither InfiniBand nor Ethernet.
     LinkLayer,
