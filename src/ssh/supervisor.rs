@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) addresses: Vec<Addresses>,
     /// The value of `-H`: the address at which other hosts reach this machine.
     pub(crate) here: Option<String>,
-    /// The identity of this machine's network stack, as in [`AgentHello`](super::protocol::AgentHello).
+    /// The identity of this machine's network stack, as in [`AgentHello`].
     pub(crate) machine: Option<String>,
 }
 
