@@ -163,7 +163,7 @@ pub(crate) struct PositionedWriter {
     base: Option<u64>,
     /// The size of the file before.
     size: u64,
-    /// False once nothing may be written any more. Whoever writes holds the lock.
+    /// False once nothing may be written any more. A thread holds the lock while it writes.
     is_open: RwLock<bool>,
     written: Mutex<WrittenBytes>,
 }
@@ -227,12 +227,16 @@ impl PositionedWriter {
         while done < bytes.len() {
             let result = retry_on_intr(|| pwrite(&self.fd, &bytes[done..], place + done as u64));
             match result {
-                Ok(0) => return Err((io::ErrorKind::WriteZero.into(), self.lock().whole)),
-                Ok(count) => done += count,
-                Err(error) => return Err((error.into(), self.lock().whole)),
+                Ok(count) if count > 0 => done += count,
+                failed => {
+                    let error =
+                        failed.map_or_else(io::Error::from, |_| io::ErrorKind::WriteZero.into());
+                    // What was written of these bytes may lie behind a gap too.
+                    return Err((error, self.add(at, done)));
+                }
             }
         }
-        self.lock().add(at, at + bytes.len() as u64);
+        self.add(at, done);
         Ok(())
     }
 
@@ -252,6 +256,15 @@ impl PositionedWriter {
         *whole
     }
 
+    /// Records that `count` bytes were written after `at` others. Returns how many the file holds without a gap.
+    fn add(&self, at: u64, count: usize) -> u64 {
+        let mut written = self.lock();
+        if count > 0 {
+            written.add(at, at + count as u64);
+        }
+        written.whole
+    }
+
     fn lock(&self) -> MutexGuard<'_, WrittenBytes> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -265,4 +278,24 @@ fn is_regular(stat: &Stat) -> bool {
 fn is_null(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
         && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Seek, os::fd::AsFd};
+
+    use super::PositionedWriter;
+
+    #[test]
+    fn what_lies_behind_a_gap_is_cut_off() {
+        let mut file = tempfile::tempfile().unwrap();
+        let messages = tempfile::tempfile().unwrap();
+        let writer = PositionedWriter::new(file.as_fd(), messages.as_fd()).unwrap();
+        writer.write(0, b"whole").unwrap();
+        writer.write(9, b"late").unwrap();
+        assert_eq!((writer.finish(), file.metadata().unwrap().len()), (5, 5));
+        assert_eq!(file.stream_position().unwrap(), 5);
+        writer.write(5, b"too late").unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 5);
+    }
 }

@@ -335,7 +335,7 @@ impl<P: ReceivePath> SharedReceiver<P> {
         }
         drop(receiver);
         if has_progress {
-            // Somebody may drive the half of this rail.
+            // A loop of its own may drive the half of this rail.
             state.wake_receiver();
         }
     }

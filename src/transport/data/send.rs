@@ -212,14 +212,6 @@ impl<D: DataPath> SendHalf<D> {
             Poll::Pending => Ok(()),
         }
     }
-
-    /// Ready when the data path has everything that was queued.
-    pub(crate) fn poll_all_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        match self.poll_sent(cx) {
-            Poll::Pending if self.is_all_posted() => Poll::Ready(Ok(())),
-            sent => sent,
-        }
-    }
 }
 
 /// The error for a buffer that another stream has lent.
@@ -321,7 +313,7 @@ pub(crate) struct FirstRail<S> {
     /// The number of bytes in chunks so far.
     offset: u64,
     /// The last chunk was full: more will follow, and other rails take them. A chunk that is not full is a message for
-    /// which somebody may wait, and stays on this rail.
+    /// which the peer may wait, and stays on this rail.
     is_bulk: bool,
 }
 
@@ -450,7 +442,7 @@ impl<P: SendPath> SharedSender<P> {
                 drop(sender);
                 if has_progress {
                     state.wake_sending_user();
-                    // Somebody may drive the half of this rail.
+                    // A loop of its own may drive the half of this rail.
                     state.wake_sender();
                 }
                 return;

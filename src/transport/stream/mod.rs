@@ -77,7 +77,7 @@ pub struct Stream {
 }
 
 /// One of the rails beside the first one. Its steward moves what the user of the stream and the rail hand to each other,
-/// unless somebody drives its halves on its thread.
+/// unless a loop drives its halves on its thread.
 #[cfg_attr(
     not(feature = "cli"),
     allow(dead_code, reason = "only the programs drive rails themselves")
@@ -397,7 +397,7 @@ impl SendEither {
 
     /// Ready when the data path has everything that was queued.
     pub(crate) fn poll_all_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        either!(self, half => half.poll_all_posted(cx))
+        either!(self, half => half.poll_flush(cx))
     }
 }
 

@@ -232,7 +232,7 @@ impl RailState {
             return Ok(());
         };
         let received = inner.stats.bytes_received;
-        // A length that somebody has made larger promises bytes that never come.
+        // A length that was made larger on the way promises bytes that never come.
         if received > bytes || (received < bytes && arriving_end > bytes) {
             return Err(WrongEnd::Excess);
         }
