@@ -1,42 +1,22 @@
 //! Which entry an operand is, whatever path, link or host leads to it: so a copy onto itself is found before anything is
 //! written.
 
-use std::{
-    fs,
-    os::fd::{AsFd, OwnedFd},
-    sync::OnceLock,
-};
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::{
     bounded::at_most,
     order::CopyOptions,
     path::{BaseDirectory, typed_folder},
 };
+use crate::fd::EntryIdentity;
 
 /// The most directories that a source names as those an operand is in, the nearest ones.
 const MAX_CHAIN: usize = 256;
 
-/// A digest of the start of a machine, a device and an inode: equal for two entries only if they are one. It tells a
-/// peer nothing else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct EntryIdentity([u8; 16]);
-
 impl EntryIdentity {
-    /// Returns the identity of an entry. None if the system does not show the id of its start.
-    pub(crate) fn of(stat: &Stat) -> Option<Self> {
-        static BOOT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
-        let boot = BOOT.get_or_init(|| fs::read("/proc/sys/kernel/random/boot_id").ok());
-        let mut digest = Sha256::new_with_prefix(boot.as_ref()?);
-        digest.update(stat.st_dev.to_le_bytes());
-        digest.update(stat.st_ino.to_le_bytes());
-        let digest = digest.finalize();
-        digest.first_chunk().copied().map(Self)
-    }
-
     /// Returns the identities of a directory and of those that it is in, the nearest first, up to one that `is_last`.
     pub(crate) fn chain(directory: impl AsFd, is_last: impl Fn(&OwnedFd) -> bool) -> Vec<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

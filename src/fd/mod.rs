@@ -10,10 +10,12 @@
 //! | `source` | a file descriptor to read from |
 //! | `sink` | a file descriptor to write to |
 //! | `positions` | a regular file that several threads read or write at once |
+//! | `identity` | which file a path or a descriptor leads to |
 //! | `target` | the output file of `>`: all of it or nothing, where the file system allows that |
 //! | `temporary` | a file with no name or a temporary one, until it replaces its target |
 
 mod descriptor;
+mod identity;
 mod positions;
 mod target;
 mod temporary;
@@ -22,10 +24,11 @@ mod tests;
 
 pub(crate) use self::descriptor::Sink;
 pub(crate) use self::descriptor::Source;
+pub(crate) use self::identity::EntryIdentity;
 pub(crate) use self::positions::{PositionedReader, PositionedWriter};
 pub(crate) use self::target::open_in_place;
 pub(crate) use self::temporary::replace_file;
-pub(crate) use target::{OutputTarget, special_path};
+pub(crate) use target::{OutputTarget, is_emptied, special_path};
 #[cfg(test)]
 pub(crate) use temporary::temporary_name;
 pub(crate) use temporary::umask;

@@ -188,20 +188,37 @@ fn prepare(path: &Path) -> io::Result<PreparedTarget> {
 fn prepare_plain(path: &Path) -> io::Result<PreparedTarget> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)))?;
-    let stat = fstat(&file)?;
-    if write_method(&facts(path, file.as_fd(), &stat)?, geteuid()) == WriteMethod::Beside {
-        match create_beside(path, Some(Mode::RUSR | Mode::WUSR)) {
-            Ok((fd, pending)) if adopt(fd.as_fd(), &stat)? => {
-                return Ok(PreparedTarget::Beside(fd, pending));
-            }
-            Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {}
-            Err(error) => return Err(error.into()),
-        }
+    if let Some((fd, pending)) = replacement(path, file.as_fd())? {
+        return Ok(PreparedTarget::Beside(fd, pending));
     }
     if file_type(file.as_fd())? == FileType::RegularFile {
         retry_on_intr(|| ftruncate(&file, 0))?;
     }
     Ok(PreparedTarget::InPlace(file))
+}
+
+/// Returns the temporary file that can replace the regular file `path`, which `file` is open on; none if none can.
+fn replacement(path: &Path, file: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, PendingCommit)>> {
+    let stat = fstat(file)?;
+    if write_method(&facts(path, file, &stat)?, geteuid()) == WriteMethod::InPlace {
+        return Ok(None);
+    }
+    match create_beside(path, Some(Mode::RUSR | Mode::WUSR)) {
+        Ok((fd, pending)) if adopt(fd.as_fd(), &stat)? => Ok(Some((fd, pending))),
+        Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns true if `path` is a regular file that [`OutputTarget::create`] would empty at once, because it cannot be
+/// replaced at the end. The file is not changed.
+pub(crate) fn is_emptied(path: &Path) -> bool {
+    let Ok(ResolvedPath::Plain(path)) = resolve(path) else {
+        return false;
+    };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(CWD, &path, flags, Mode::empty());
+    file.is_ok_and(|file| matches!(replacement(&path, file.as_fd()), Ok(None)))
 }
 
 /// Creates the temporary file that is to become `path`.

@@ -19,7 +19,7 @@ use super::{
     stage::{FromStage, StageOrder, StageReport, Status, ToStage},
     supervisor::{
         Action, Event, Settings,
-        pipeline::{PipelineMachine, PipelineWork},
+        pipeline::{OwnFiles, PipelineMachine, PipelineWork},
     },
 };
 use crate::{Transport, options::StreamOptions, transport::fuzzing::FuzzScript};
@@ -169,7 +169,11 @@ pub fn pipeline(data: &[u8]) {
         .map(|edge| format!("key {edge}").into())
         .collect();
     let mut run = PipelineRun {
-        machine: PipelineMachine::new(PipelineWork::new(plan, false), settings(), keys),
+        machine: PipelineMachine::new(
+            PipelineWork::new(plan, false, OwnFiles::default()),
+            settings(),
+            keys,
+        ),
         now: Duration::ZERO,
         stages: (0..count).map(|_| StageRecord::default()).collect(),
         dials: vec![0; count + 1],

@@ -16,10 +16,10 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::{Cipher, Direction, Transport, options::StreamOptions};
 
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
-pub(crate) const VERSION: u32 = 15;
+pub(crate) const VERSION: u32 = 16;
 
 /// The version in words: `rdpipe --agent=15` exits with 0 if it speaks this version, and with another status if not.
-pub(crate) const VERSION_TEXT: &str = "15";
+pub(crate) const VERSION_TEXT: &str = "16";
 
 const _: () = assert!(matches!(u32::from_str_radix(VERSION_TEXT, 10), Ok(VERSION)));
 

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::protocol::EdgeId;
+use crate::fd::EntryIdentity;
 
 /// What one stage does, and which edges of its order are its input and its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,8 @@ pub(crate) struct StageOrder {
     pub(crate) output: Option<EdgeId>,
     /// Whether files are fsynced before they are committed.
     pub(crate) fsync: bool,
+    /// The file that the controller writes its output to. [`StageWork::Files`] leaves it out.
+    pub(crate) output_file: Option<EntryIdentity>,
 }
 
 /// What a stage does. Paths and commands are bytes: they need not be UTF-8.
@@ -70,6 +73,14 @@ pub(crate) enum FromStage {
         path: Vec<u8>,
         /// The reason why it could not be read.
         why: String,
+    },
+    /// The stage will read this file, or write into it while other stages may still read it. Sent before the edges of
+    /// the stage are connected.
+    Opens {
+        /// Which file.
+        file: EntryIdentity,
+        /// True if it is written: by `>>`, or by `>` if it cannot be replaced at the end.
+        is_written: bool,
     },
 }
 

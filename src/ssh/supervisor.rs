@@ -31,7 +31,7 @@ use self::{edge_setup::EdgeSetup, machine::SupervisorMachine};
 use super::{
     launch::Room,
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
-    outcome::{PipelineOutcome, RunFault},
+    outcome::{PipelineOutcome, RunFault, Site},
     plan::{Addresses, StageHost},
     protocol::{
         AgentHello, EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, Work,
@@ -189,6 +189,12 @@ pub(crate) trait SupervisedWork {
     /// Returns what the agents are to be told now. Called after each message and report, until the work ends.
     fn requests(&mut self) -> Vec<Action> {
         Vec::new()
+    }
+
+    /// Returns why the work cannot go on, and the place that the reason is about. Called after each message of an
+    /// application.
+    fn refusal(&mut self) -> Option<(Site, String)> {
+        None
     }
 
     /// Returns how the work ended, as far as it is known.

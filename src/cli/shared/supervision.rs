@@ -2,7 +2,7 @@
 //! that every such program can run as.
 
 use std::{
-    env,
+    env, io,
     process::ExitCode,
     sync::{
         Arc,
@@ -27,6 +27,7 @@ use crate::{
     Direction, GeneratedKey, Key,
     cli::args::{Agent, HostOptions, StreamOptions},
     copy::job::CopyJob,
+    fd::EntryIdentity,
     forward::job::ForwardJob,
     host,
     perf::job::PerfJob,
@@ -41,8 +42,9 @@ use crate::{
         session::{AgentRoute, ServerKind, ServerRoute},
         supervisor::{
             Driver, EventQueue, EventSender, LocalEdges, Notice, NoticeSink, Observer, Settings,
-            Summary, SupervisedWork, event_queue, machine::SupervisorMachine,
-            pipeline::PipelineWork,
+            Summary, SupervisedWork, event_queue,
+            machine::SupervisorMachine,
+            pipeline::{OwnFiles, PipelineWork},
         },
     },
 };
@@ -272,7 +274,11 @@ impl Pipeline<'_> {
             self.serve(0, Direction::Send, &keys, &mut own)?;
         }
         self.serve(plan.stages.len(), Direction::Receive, &keys, &mut own)?;
-        let work = PipelineWork::new(plan.clone(), self.fsync);
+        let own_files = OwnFiles {
+            input: EntryIdentity::of_open_file(io::stdin()),
+            output: EntryIdentity::of_open_file(io::stdout()),
+        };
+        let work = PipelineWork::new(plan.clone(), self.fsync, own_files);
         let stages = 0..plan.stages.len();
         let names = stages.map(|stage| plan.name(stage)).collect();
         let moved = Arc::clone(&self.moved);

@@ -7,12 +7,8 @@ use rustix::fs::{AtFlags, FileType, Stat, statat};
 
 use super::{placement::Placement, state::DestinationState};
 use crate::{
-    copy::{
-        budget::SET_ENTRY_BYTES,
-        identity::{EntryIdentity, SourceOperand},
-        job::CopyError,
-        path::RelativePath,
-    },
+    copy::{budget::SET_ENTRY_BYTES, identity::SourceOperand, job::CopyError, path::RelativePath},
+    fd::EntryIdentity,
     printable::escaped,
 };
 

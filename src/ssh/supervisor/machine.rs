@@ -344,6 +344,9 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         match self.work.handle(agent, message) {
             Ok(notices) => {
                 self.actions.extend(notices);
+                if let Some((site, text)) = self.work.refusal() {
+                    return self.fail(now, site, FaultKind::Local, text, false);
+                }
                 self.request();
             }
             Err(error) => self.fail_undecodable(now, agent, &error),

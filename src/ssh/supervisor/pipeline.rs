@@ -5,11 +5,12 @@ use super::{
     Action, Notice, RunOutcome, SupervisedWork,
     edge_setup::{EdgeSetup, Node},
 };
+use crate::fd::EntryIdentity;
 use crate::ssh::{
-    outcome::{PipelineOutcome, SIGPIPE_STATUS, StageOutcome, describe, shell_status},
+    outcome::{PipelineOutcome, SIGPIPE_STATUS, Site, StageOutcome, describe, shell_status},
     plan::{Plan, StageHost},
     protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
-    stage::{FromStage, StageOrder, StageReport, Status, ToStage},
+    stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
 };
 
 /// The machine of a pipeline.
@@ -21,7 +22,17 @@ pub(crate) struct PipelineWork {
     plan: Plan,
     /// Whether files are fsynced before they are committed.
     fsync: bool,
+    own_files: OwnFiles,
     stages: Vec<StageState>,
+    /// The file that is read and written at once, if there is one: why the pipeline does not begin.
+    loop_found: Option<(Site, String)>,
+}
+
+/// The regular files that the controller's own stdin and stdout are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OwnFiles {
+    pub(crate) input: Option<EntryIdentity>,
+    pub(crate) output: Option<EntryIdentity>,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +41,8 @@ struct StageState {
     report: Option<StageReport>,
     turn: ProceedState,
     bytes: u64,
+    /// The file that the stage reads or writes, and true if it writes it.
+    file: Option<(EntryIdentity, bool)>,
 }
 
 /// Whether a stage waits for the earlier stages before it commits or opens its file.
@@ -46,12 +59,56 @@ enum ProceedState {
 
 impl PipelineWork {
     /// Returns a pipeline before its first message. `fsync`: files are fsynced before they are committed.
-    pub(crate) fn new(plan: Plan, fsync: bool) -> Self {
+    pub(crate) fn new(plan: Plan, fsync: bool, own_files: OwnFiles) -> Self {
         Self {
             stages: plan.stages.iter().map(|_| StageState::default()).collect(),
+            own_files: OwnFiles {
+                input: own_files.input.filter(|_| plan.has_input),
+                ..own_files
+            },
             plan,
             fsync,
+            loop_found: None,
         }
+    }
+
+    /// Looks for a file that one stage reads while it or a later one writes it: the pipeline would read its own
+    /// output, or empty what it reads.
+    fn find_loop(&self) -> Option<(Site, String)> {
+        let of_stages = self.stages.iter().enumerate().filter_map(|(index, stage)| {
+            let (file, is_written) = stage.file?;
+            Some((file, is_written, Site::Agent(index)))
+        });
+        let input = self.own_files.input.map(|file| (file, false, Site::Input));
+        let output = self.own_files.output.map(|file| (file, true, Site::Output));
+        let mut read = Vec::new();
+        for (file, is_written, site) in input.into_iter().chain(of_stages).chain(output) {
+            if !is_written {
+                read.push((file, site));
+            } else if let Some((_, reader)) = read.iter().find(|(other, _)| *other == file) {
+                return Some((site, self.loop_text(*reader, site)));
+            }
+        }
+        None
+    }
+
+    fn loop_text(&self, reader: Site, writer: Site) -> String {
+        let path = |stage: usize| match &self.plan.stages[stage].work {
+            StageWork::Read(path) | StageWork::Write { path, .. } => String::from_utf8_lossy(path),
+            _ => "it".into(),
+        };
+        let program = self.plan.program();
+        let what = match writer {
+            Site::Agent(stage) => path(stage).into_owned(),
+            _ => format!("the file of the standard output of {program}"),
+        };
+        let reads = match reader {
+            Site::Agent(stage) => format!("{} reads, as {}", self.plan.site(stage), path(stage)),
+            _ => format!("{program} reads as its standard input"),
+        };
+        format!(
+            "{what} is the file that {reads}: it would change while it is read, so nothing was done; write to another file"
+        )
     }
 
     /// Returns the largest number of bytes that any stage has reported so far.
@@ -105,6 +162,7 @@ impl SupervisedWork for PipelineWork {
             input: id(agent),
             output: id(agent + 1),
             fsync: self.fsync,
+            output_file: self.own_files.output,
         };
         Payload::encode(&order).map(Work::Stage)
     }
@@ -122,6 +180,10 @@ impl SupervisedWork for PipelineWork {
                 bytes_in,
                 bytes_out,
             } => stage.bytes = bytes_in.max(bytes_out),
+            FromStage::Opens { file, is_written } => {
+                stage.file = Some((file, is_written));
+                self.loop_found = self.find_loop();
+            }
             FromStage::Unreadable { path, why } => {
                 let text = format!("{}: {why}", String::from_utf8_lossy(&path));
                 return Ok(vec![Action::Notify(Notice::Unreadable(agent, text))]);
@@ -159,6 +221,10 @@ impl SupervisedWork for PipelineWork {
 
     fn requests(&mut self) -> Vec<Action> {
         self.answers()
+    }
+
+    fn refusal(&mut self) -> Option<(Site, String)> {
+        self.loop_found.take()
     }
 
     fn outcome(&self, run: RunOutcome) -> PipelineOutcome {

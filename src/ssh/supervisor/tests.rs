@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::IpAddr, time::Duration};
 
 use super::{
     Action, Event, Notice, Settings,
-    pipeline::{PipelineMachine, PipelineWork},
+    pipeline::{OwnFiles, PipelineMachine, PipelineWork},
 };
 use crate::{
     Direction, Transport,
@@ -54,7 +54,11 @@ impl Rig {
         let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}").into());
         let keys = keys.collect();
         Self {
-            machine: PipelineMachine::new(PipelineWork::new(plan, false), settings, keys),
+            machine: PipelineMachine::new(
+                PipelineWork::new(plan, false, OwnFiles::default()),
+                settings,
+                keys,
+            ),
             now: Duration::ZERO,
             actions: Vec::new(),
         }
@@ -255,6 +259,36 @@ fn orders_say_which_end_listens_and_both_ends_of_an_edge_share_its_id_and_key() 
     let stage: StageOrder = stage.decode().unwrap();
     assert_eq!((stage.input, stage.output), (Some(edge(1)), Some(edge(2))));
     assert_eq!(second.name, "stage 2 (b)");
+}
+
+#[test]
+fn a_file_that_is_read_and_written_at_once_ends_the_pipeline_before_it_begins() {
+    let scratch = tempfile::NamedTempFile::new().unwrap();
+    let file = crate::fd::EntryIdentity::of_file(scratch.path()).unwrap();
+    let opens = |is_written| FromStage::Opens { file, is_written };
+    let mut rig = Rig::new(&["a:< f", "b:cat", "a:>> f"], false);
+    for stage in 0..3 {
+        rig.hello(stage, "m1");
+    }
+    assert_eq!(rig.stage(0, &opens(false)), []);
+    let actions = rig.stage(2, &opens(true));
+    let kill = |action: &Action| matches!(action, Action::Send(_, ToAgent::Kill { .. }));
+    assert!(
+        actions.iter().filter(|action| kill(action)).count() == 3,
+        "{actions:?}"
+    );
+    let cause = &rig.machine.summary().outcome.causes[0].fault.text;
+    assert!(
+        cause.starts_with("f is the file that stage 1 (a) reads, as f: "),
+        "{cause}"
+    );
+    // A stage that reads after the one that writes reads the complete file.
+    let mut rig = Rig::new(&["a:x", "a:>> f", "a:< f"], false);
+    for stage in 0..3 {
+        rig.hello(stage, "m1");
+    }
+    assert_eq!(rig.stage(1, &opens(true)), []);
+    assert_eq!(rig.stage(2, &opens(false)), []);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod failures;
 mod hosts;
 mod local;
+mod loops;
 mod orphans;
 mod secrets;
 mod slurm;

@@ -15,13 +15,30 @@ use tokio_util::sync::CancellationToken;
 
 use super::{StageContext, StageEdges};
 use crate::{
-    fd::{OutputTarget, Sink, Source, open_in_place},
+    fd::{EntryIdentity, OutputTarget, Sink, Source, is_emptied, open_in_place},
     ssh::{
         agent::edges::{ConnectedEdge, EarlyEnd},
         protocol::FromAgent,
-        stage::{FromStage, Status},
+        stage::{FromStage, StageWork, Status},
     },
 };
+
+/// Returns the regular file that a stage will read, or write before all of its input has arrived, and true if it writes
+/// it; none if there is no such file yet.
+pub(super) fn opened(work: &StageWork) -> Option<(EntryIdentity, bool)> {
+    let (path, is_written) = match work {
+        StageWork::Read(path) => (path, false),
+        StageWork::Write { path, .. } => (path, true),
+        StageWork::Command(_) | StageWork::CommandWithoutStdin(_) | StageWork::Files(_) => {
+            return None;
+        }
+    };
+    let path = resolve(path.clone());
+    if matches!(work, StageWork::Write { append: false, .. }) && !is_emptied(&path) {
+        return None;
+    }
+    Some((EntryIdentity::of_file(&path)?, is_written))
+}
 
 /// Reads the input to its end, if there is one, waits until all earlier stages have succeeded, and sends the file.
 pub(super) async fn read(stage: &StageContext, path: PathBuf, ends: StageEdges) -> Option<Status> {
@@ -159,7 +176,7 @@ async fn send_files(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec
     let sending = async {
         for typed in paths {
             at = resolve(typed.clone());
-            if let Err(error) = send_one(&mut edge, &at).await? {
+            if let Err(error) = send_one(&mut edge, &at, stage.output_file).await? {
                 status = Status::Exited(1);
                 let why = plain(&error);
                 stage.context.outbox.room().await;
@@ -174,7 +191,16 @@ async fn send_files(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec
 
 /// Sends one file. The inner error is that of a file none of whose bytes were sent: the next file may follow. A file
 /// that fails after its first byte ends the output, because the next file would look like the rest of this one.
-async fn send_one(edge: &mut ConnectedEdge, path: &Path) -> Result<io::Result<()>, EarlyEnd> {
+async fn send_one(
+    edge: &mut ConnectedEdge,
+    path: &Path,
+    output_file: Option<EntryIdentity>,
+) -> Result<io::Result<()>, EarlyEnd> {
+    if output_file.is_some() && EntryIdentity::of_file(path) == output_file {
+        return Ok(Err(io::Error::other(
+            "the output goes to this file, which would grow while it is read",
+        )));
+    }
     let opened = refuse_own_descriptor(path).and_then(|()| Source::open(path));
     let mut source = match opened {
         Ok(source) => source,

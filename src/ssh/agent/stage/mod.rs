@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     Direction,
+    fd::EntryIdentity,
     ssh::{
         protocol::{EdgeId, FaultKind, FromAgent, Payload},
         stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
@@ -33,6 +34,8 @@ pub(super) struct StageContext {
     pub(super) proceed: CancellationToken,
     /// Whether files are fsynced before they are committed.
     pub(super) fsync: bool,
+    /// The file that the controller writes its output to.
+    output_file: Option<EntryIdentity>,
 }
 
 /// The input and the output edge of a stage, each if it has one.
@@ -106,14 +109,19 @@ impl Job for StageJob {
         let meter = |id: Option<EdgeId>, direction| {
             id.map_or_else(|| Ok(Arc::default()), |id| edges.meter(id, direction))
         };
+        let stage = StageContext {
+            context: context.clone(),
+            proceed: CancellationToken::new(),
+            fsync: order.fsync,
+            output_file: order.output_file,
+        };
+        if let Some((file, is_written)) = files::opened(&order.work) {
+            stage.send(&FromStage::Opens { file, is_written });
+        }
         Ok(Self {
             input: meter(order.input, Direction::Receive)?,
             output: meter(order.output, Direction::Send)?,
-            stage: StageContext {
-                context: context.clone(),
-                proceed: CancellationToken::new(),
-                fsync: order.fsync,
-            },
+            stage,
             order,
             started: None,
             status: None,

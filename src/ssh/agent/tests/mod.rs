@@ -134,7 +134,13 @@ impl TestAgent {
             let is_news = match &message {
                 FromAgent::Warning(_) | FromAgent::Pong => true,
                 FromAgent::Application(message) => {
-                    matches!(message.decode(), Ok(FromStage::Progress { .. }))
+                    let informs = |message| {
+                        matches!(
+                            message,
+                            FromStage::Progress { .. } | FromStage::Opens { .. }
+                        )
+                    };
+                    message.decode().is_ok_and(informs)
                 }
                 _ => false,
             };
@@ -262,6 +268,7 @@ fn order(number: u32, work: StageWork, edges: Vec<EdgeOrder>) -> Order {
         input: id(INPUT),
         output: id(OUTPUT),
         fsync: false,
+        output_file: None,
     };
     Order {
         name: format!("stage {number} (here)"),
