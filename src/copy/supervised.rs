@@ -378,6 +378,7 @@ mod tests {
         ssh::{
             outcome::Site,
             protocol::{AgentReport, EdgeLink, FromAgent, Order, ToAgent},
+            relay::ViaSsh,
             session::SessionEnd,
             supervisor::{Event, Settings, machine::SupervisorMachine},
         },
@@ -434,6 +435,7 @@ mod tests {
                 addresses: Vec::new(),
                 here: None,
                 machine: Some("m0".to_owned()),
+                via_ssh: ViaSsh::Auto,
             };
             let keys = (0..plan.edges()).map(|edge| format!("key {edge}").into());
             let keys = keys.collect();
@@ -564,7 +566,7 @@ mod tests {
         let orders = [rig.hello(SOURCE), rig.hello(DESTINATION)];
         let [source, destination] = orders.clone().map(|order| match &order.work {
             Work::Copy(payload) => payload.decode::<CopyOrder>().unwrap(),
-            Work::Stage(_) | Work::Measure(_) | Work::Forward(_) => {
+            Work::Stage(_) | Work::Measure(_) | Work::Forward(_) | Work::Relay(_) => {
                 panic!("an order of another program")
             }
         });

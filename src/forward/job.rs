@@ -238,6 +238,13 @@ impl NearEnd {
 }
 
 impl LocalWork for NearEnd {
+    fn relayed(&mut self) {
+        // A further stream would need a way through ssh of its own.
+        if let Some((tunnel, _)) = &mut self.begin {
+            tunnel.have_one_stream();
+        }
+    }
+
     async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeError> {
         let Some((tunnel, on_connected)) = self.begin.take() else {
             return Ok(());

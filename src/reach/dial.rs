@@ -109,8 +109,9 @@ pub(crate) fn is_final(error: &Error) -> bool {
     }
 }
 
-/// The time limit for an answer from one address. TCP repeats a lost SYN after one second.
-const PROBE_LIMIT: Duration = Duration::from_secs(2);
+/// The time limit for an answer from one address. TCP repeats a lost SYN after one second. An edge between hosts that
+/// drop the packets of each other goes through ssh after twice this time.
+const PROBE_LIMIT: Duration = Duration::from_millis(1500);
 
 /// The time that an address that answered waits for a better one to answer. Hosts of a LAN answer sooner.
 const BETTER_LIMIT: Duration = Duration::from_millis(20);
@@ -178,6 +179,6 @@ impl<'a> Probes<'a> {
 }
 
 fn no_answer() -> io::Error {
-    let text = format!("no answer within {PROBE_LIMIT:.0?}");
+    let text = format!("no answer within {PROBE_LIMIT:?}");
     io::Error::new(io::ErrorKind::TimedOut, text)
 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::protocol::EdgeLink;
 use crate::{
-    Error, Key, Listener, Stream, StreamConfig,
+    Error, Key, Listener, Rails, Stream, StreamConfig, TransportPolicy,
     advice::Advised,
     reach::{self, Unreached},
 };
@@ -34,7 +34,8 @@ pub(crate) struct EdgePlan {
 
 impl EdgePlan {
     /// Connects to the peer: makes a handshake with each address that answers, one after the other, until one is
-    /// the peer. If none is, returns each address and how the attempt failed.
+    /// the peer. If none is, returns each address and how the attempt failed. An edge that `is_relayed` goes through
+    /// ssh: it has one rail, and does not try RDMA unless the user insists on that.
     ///
     /// # Errors
     ///
@@ -47,8 +48,16 @@ impl EdgePlan {
         &self,
         addresses: &[String],
         port: u16,
+        is_relayed: bool,
     ) -> Result<Result<Stream, Vec<(String, String)>>, String> {
-        match reach::dial(addresses, port, &self.key, &self.config).await {
+        let mut config = self.config.clone();
+        if is_relayed {
+            config.rails = Rails::One;
+            if config.transport == TransportPolicy::Auto {
+                config.transport = TransportPolicy::Tcp;
+            }
+        }
+        match reach::dial(addresses, port, &self.key, &config).await {
             Ok(stream) => Ok(Ok(stream)),
             Err(Unreached::Final(error)) => Err(self.unconnected(error)),
             Err(Unreached::Nowhere(tried)) => {

@@ -15,11 +15,13 @@ use super::{
         AgentHello, AgentReport, EdgeId, EdgeLink, Envelope, FaultKind, FromAgent,
         MAX_MESSAGE_BYTES, Payload, ToAgent, WorkFault, decode, encode,
     },
+    relay::ViaSsh,
     session::SessionEnd,
     stage::{FromStage, StageOrder, StageReport, Status, ToStage},
     supervisor::{
         Action, Event, Settings,
         pipeline::{OwnFiles, PipelineMachine, PipelineWork},
+        relay::RelayEvent,
     },
 };
 use crate::{Transport, options::StreamOptions, transport::fuzzing::FuzzScript};
@@ -246,7 +248,7 @@ impl PipelineRun {
         match action {
             Action::Dial { edge, .. } | Action::Send(_, ToAgent::Dial { edge, .. }) => {
                 self.dials[edge.index()] += 1;
-                assert!(self.dials[edge.index()] <= 2, "edge {edge} is dialed again");
+                assert!(self.dials[edge.index()] <= 3, "edge {edge} is dialed again");
             }
             Action::Send(stage, ToAgent::Order(_)) => {
                 let before = std::mem::replace(&mut self.stages[*stage].is_ordered, true);
@@ -325,6 +327,14 @@ fn event(kind: u8, script: &mut FuzzScript<'_>, count: usize) -> Event {
             number: script.byte().unwrap_or(2),
             name: "SIGINT",
         },
+        _ if script.below(4) == 3 => Event::Relay(
+            edge,
+            if script.flag() {
+                RelayEvent::Ready(script.number())
+            } else {
+                RelayEvent::Ended(end("lost", false))
+            },
+        ),
         _ => Event::Tick,
     }
 }
@@ -442,5 +452,6 @@ fn settings() -> Settings {
         addresses: Vec::new(),
         here: None,
         machine: Some("m0".to_owned()),
+        via_ssh: ViaSsh::Auto,
     }
 }

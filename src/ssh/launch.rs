@@ -4,7 +4,7 @@
 use std::{
     ffi::{OsStr, OsString},
     io,
-    os::unix::process::ExitStatusExt,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
     path::Path,
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
@@ -16,6 +16,7 @@ use futures::future::{BoxFuture, poll_immediate};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
+    pipe::{SpliceFlags, fcntl_setpipe_size, splice},
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
 };
 use tokio::{
@@ -258,6 +259,29 @@ async fn end_group(group: Pid, kind: LaunchKind) {
     }
     let _ = kill_process_group(group, Signal::KILL);
 }
+
+/// Passes all bytes on from one pipe to another, `first` before them, until the first has ended. Blocks.
+///
+/// # Errors
+///
+/// Fails if the second pipe has no reader any more.
+pub(crate) fn pass_on(from: &OwnedFd, to: &OwnedFd, first: &[u8]) -> io::Result<()> {
+    for pipe in [from, to] {
+        // A larger pipe saves changes of threads. A user may have too many of them.
+        let _ = fcntl_setpipe_size(pipe, PASSED_BYTES);
+    }
+    let mut first = first;
+    while !first.is_empty() {
+        let count = retry_on_intr(|| rustix::io::write(to, first))?;
+        first = &first[count..];
+    }
+    // The pages of the pipe are handed on and not copied.
+    while retry_on_intr(|| splice(from, None, to, None, PASSED_BYTES, SpliceFlags::MOVE))? > 0 {}
+    Ok(())
+}
+
+/// The bytes that are passed on at a time: the largest pipe that a user may have.
+const PASSED_BYTES: usize = 1 << 20;
 
 fn status(status: ExitStatus) -> Status {
     let small = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);

@@ -26,7 +26,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum LocalEdgeCommand {
     /// Connects to the first of these addresses at which the other end listens.
-    Dial { addresses: Vec<String>, port: u16 },
+    Dial {
+        addresses: Vec<String>,
+        port: u16,
+        /// Whether the connections go through ssh.
+        is_relayed: bool,
+    },
     /// Starts to move bytes.
     Go,
     /// Aborts the edge, for this reason.
@@ -65,6 +70,9 @@ pub(crate) trait LocalWork: Send {
     ///
     /// Dropping the future ends the work. The caller aborts the stream.
     fn carry(&mut self, stream: &mut Stream) -> impl Future<Output = Result<(), EdgeError>> + Send;
+
+    /// Handles that the edge goes through ssh: before its stream is connected.
+    fn relayed(&mut self) {}
 
     /// Returns true if the reader of standard output closed it before the end.
     fn reader_left(&self) -> bool {
@@ -125,8 +133,15 @@ impl<W: LocalWork> LocalEdge<W> {
     async fn connect(&mut self) -> Result<Stream, WorkFault> {
         loop {
             match self.commands.recv().await {
-                Some(LocalEdgeCommand::Dial { addresses, port }) => {
-                    let dialing = self.plan.dial(&addresses, port);
+                Some(LocalEdgeCommand::Dial {
+                    addresses,
+                    port,
+                    is_relayed,
+                }) => {
+                    if is_relayed {
+                        self.work.relayed();
+                    }
+                    let dialing = self.plan.dial(&addresses, port, is_relayed);
                     let dialed = tokio::select! {
                         dialed = dialing => dialed,
                         reason = aborted(&mut self.commands) => return Err(ordered(reason)),

@@ -18,7 +18,7 @@ use crate::{Cipher, Direction, Transport, options::StreamOptions};
 /// The version of the protocol. It changes with every change to the envelope or to an application's messages.
 pub(crate) const VERSION: u32 = 16;
 
-/// The version in words: `rdpipe --agent=15` exits with 0 if it speaks this version, and with another status if not.
+/// The version in words: `rdpipe --agent=16` exits with 0 if it speaks this version, and with another status if not.
 pub(crate) const VERSION_TEXT: &str = "16";
 
 const _: () = assert!(matches!(u32::from_str_radix(VERSION_TEXT, 10), Ok(VERSION)));
@@ -41,6 +41,8 @@ pub(crate) enum ToAgent {
         addresses: Vec<String>,
         /// The port of the other end.
         port: u16,
+        /// True if the connections go through ssh: they have one rail, and do not try RDMA by themselves.
+        is_relayed: bool,
     },
     /// Tells the agent to listen for this edge: its attempt to dial the other end has failed.
     Listen {
@@ -347,6 +349,9 @@ pub(crate) enum Work {
     Measure(Payload),
     /// The far end of a tunnel: a `ForwardOrder` of rdforward. It has one edge, to the controller.
     Forward(Payload),
+    /// One end of an edge of other agents, which goes through ssh: a [`RelayOrder`](crate::ssh::relay::RelayOrder). The
+    /// agent answers with [`FromAgent::Listening`], and then the session carries the frames of a relay.
+    Relay(Payload),
 }
 
 impl Work {
@@ -356,7 +361,8 @@ impl Work {
             Self::Stage(payload)
             | Self::Copy(payload)
             | Self::Measure(payload)
-            | Self::Forward(payload) => payload,
+            | Self::Forward(payload)
+            | Self::Relay(payload) => payload,
         }
     }
 }

@@ -3,7 +3,9 @@
 
 use std::{
     collections::VecDeque,
+    future::pending,
     io::{self, Cursor},
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -15,15 +17,16 @@ use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    process::Child,
+    process::{Child, ChildStdin, ChildStdout},
     sync::{
         OwnedSemaphorePermit, Semaphore,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        oneshot,
     },
     time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_util::{
-    codec::{FramedRead, FramedWrite},
+    codec::{Encoder, FramedRead, FramedWrite},
     sync::CancellationToken,
     task::AbortOnDropHandle,
 };
@@ -34,7 +37,7 @@ use super::{
     explain::{self, Evidence, explain},
     frames::{Found, Greeting, codec},
     launch::{self, Launch, Lines, Room, StderrPace},
-    protocol::{self, FromAgent, ToAgent, VERSION, greeting},
+    protocol::{self, AgentReport, FromAgent, Order, ToAgent, VERSION, greeting},
     sealed::{self, SealedSession},
     stage::Status,
 };
@@ -206,7 +209,19 @@ impl AgentSession {
         room: SessionRoom,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
     ) -> Self {
+        let (mut session, task) = Self::new(silence, room, events);
         let (messages, queue) = unbounded_channel();
+        session.messages = messages;
+        tokio::spawn(task.run(route, queue));
+        session
+    }
+
+    /// Returns a session and its task, before it has a queue of messages.
+    fn new(
+        silence: Duration,
+        room: SessionRoom,
+        events: impl Fn(SessionEvent) + Send + Sync + 'static,
+    ) -> (Self, SessionTask) {
         let cut = CancellationToken::new();
         let pace = Arc::new(StderrPace::new(room.lines));
         let task = SessionTask {
@@ -218,12 +233,26 @@ impl AgentSession {
             room: room.messages,
             greeted: false,
         };
-        tokio::spawn(task.run(route, queue));
-        Self {
-            messages,
+        let session = Self {
+            messages: unbounded_channel().0,
             cut,
             pace,
-        }
+        };
+        (session, task)
+    }
+
+    /// Starts the process that leads to a host, and makes the agent there one end of a relay. The first event is
+    /// [`FromAgent::Listening`]; then the session passes on to the session of the other end what the relay sends.
+    pub(crate) fn open_relay(
+        launch: Launch,
+        ends: RelaySession,
+        silence: Duration,
+        room: SessionRoom,
+        events: impl Fn(SessionEvent) + Send + Sync + 'static,
+    ) -> Self {
+        let (session, mut task) = Self::new(silence, room, events);
+        tokio::spawn(async move { task.run_launch(&launch, Talk::Relay(ends)).await });
+        session
     }
 
     /// Queues a message to the agent. Messages arrive in the order in which they were queued.
@@ -245,6 +274,24 @@ impl Drop for AgentSession {
     fn drop(&mut self) {
         self.cut.cancel();
     }
+}
+
+/// What a session that begins as one with an agent is for.
+enum Talk {
+    /// Messages with the agent; these are queued for it.
+    Messages(UnboundedReceiver<ToAgent>),
+    /// One end of a relay.
+    Relay(RelaySession),
+}
+
+/// A session with one end of a relay.
+pub(crate) struct RelaySession {
+    /// The order of the relay.
+    pub(crate) order: Order,
+    /// Takes the way to this end, for the session with the other end.
+    pub(crate) own: oneshot::Sender<OwnedFd>,
+    /// The way to the other end.
+    pub(crate) peer: oneshot::Receiver<OwnedFd>,
 }
 
 struct SessionTask {
@@ -316,25 +363,29 @@ impl SessionEnd {
 
 impl SessionTask {
     async fn run(mut self, route: AgentRoute, queue: UnboundedReceiver<ToAgent>) {
-        let closing = match route {
-            AgentRoute::Server(route) => self.run_server(&route, queue).await,
-            AgentRoute::Process(launch) => match launch::spawn(&launch) {
-                Ok(child) => self.run_process(&launch, child, queue).await,
-                Err(error) => {
-                    let program = launch.program().to_string_lossy().into_owned();
-                    SessionEnd::because(format!("cannot run {program}: {error}"))
-                }
-            },
-        };
-        (self.events)(SessionEvent::Closed(closing));
+        match route {
+            AgentRoute::Server(route) => {
+                let end = self.run_server(&route, queue).await;
+                (self.events)(SessionEvent::Closed(end));
+            }
+            AgentRoute::Process(launch) => {
+                self.run_launch(&launch, Talk::Messages(queue)).await;
+            }
+        }
     }
 
-    async fn run_process(
-        &mut self,
-        launch: &Launch,
-        mut child: Child,
-        queue: UnboundedReceiver<ToAgent>,
-    ) -> SessionEnd {
+    async fn run_launch(&mut self, launch: &Launch, talk: Talk) {
+        let end = match launch::spawn(launch) {
+            Ok(child) => self.run_process(launch, child, talk).await,
+            Err(error) => {
+                let program = launch.program().to_string_lossy().into_owned();
+                SessionEnd::because(format!("cannot run {program}: {error}"))
+            }
+        };
+        (self.events)(SessionEvent::Closed(end));
+    }
+
+    async fn run_process(&mut self, launch: &Launch, mut child: Child, talk: Talk) -> SessionEnd {
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
@@ -346,9 +397,25 @@ impl SessionTask {
             Arc::clone(&self.stderr_lines),
             Arc::clone(&self.events),
         ));
-        let failure = self
-            .exchange_messages(stdout, stdin, queue, Some(launch))
-            .await;
+        let mut passed = None;
+        let failure = match talk {
+            Talk::Messages(queue) => {
+                self.exchange_messages(stdout, stdin, queue, Some(launch))
+                    .await
+            }
+            Talk::Relay(ends) => {
+                let cut = self.cut.clone();
+                let relaying = self.relay(stdout, stdin, ends, launch);
+                tokio::select! {
+                    ended = relaying => {
+                        passed = ended.1;
+                        ended.0
+                    }
+                    () = cut.cancelled() => SessionFault::Cut,
+                }
+            }
+        };
+        self.pace.end();
         let is_closed = matches!(failure, SessionFault::Closed);
         let status = launch::wait(launch.kind, &mut child, is_closed, &self.cut).await;
         let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
@@ -376,6 +443,14 @@ impl SessionTask {
             failure => SessionEnd::because(failure.text(&launch.host)),
         };
         self.stderr_lines.release(&*self.events, &end.why);
+        // The other end of a relay ends later than this one, whose end tells the cause.
+        if passed.is_some() {
+            let cut = self.cut.clone();
+            tokio::spawn(async move {
+                cut.cancelled().await;
+                drop(passed);
+            });
+        }
         end
     }
 
@@ -452,6 +527,111 @@ impl SessionTask {
         self.greeted = true;
         self.stderr_lines.release(&*self.events, "");
         self.read_messages(scanner.into_rest(), input).await
+    }
+
+    /// Makes the agent one end of a relay, and passes on what it sends. Returns why that has ended, and the way to the
+    /// other end, if it was passed on to that.
+    async fn relay(
+        &mut self,
+        mut input: ChildStdout,
+        mut output: ChildStdin,
+        ends: RelaySession,
+        launch: &Launch,
+    ) -> (SessionFault, Option<OwnedFd>) {
+        let begun = self.begin_relay(&mut input, &mut output, &ends.order, launch);
+        let rest = match begun.await {
+            Ok(rest) => rest,
+            Err(fault) => return (fault, None),
+        };
+        let broken = |error: io::Error| (SessionFault::Program(error.to_string()), None);
+        let (from, own) = match (input.into_owned_fd(), output.into_owned_fd()) {
+            (Ok(from), Ok(own)) => (from, own),
+            (Err(error), _) | (_, Err(error)) => return broken(error),
+        };
+        // An end whose other end has gone waits until it is cut.
+        let _ = ends.own.send(own);
+        let Ok(to) = ends.peer.await else {
+            return pending().await;
+        };
+        let passing = threads::blocking(move || {
+            let passed = launch::pass_on(&from, &to, &rest);
+            (passed, from, to)
+        });
+        match passing.await {
+            Ok((Ok(()), _, to)) => (SessionFault::Closed, Some(to)),
+            // The process at the other end has ended.
+            Ok((Err(_), _held, _to)) => pending().await,
+            Err(error) => broken(error),
+        }
+    }
+
+    /// Starts the agent, gives it its order, and waits for its answer. Returns what was read behind that.
+    async fn begin_relay(
+        &mut self,
+        input: &mut ChildStdout,
+        output: &mut ChildStdin,
+        order: &Order,
+        launch: &Launch,
+    ) -> Result<Vec<u8>, SessionFault> {
+        let mut scanner = Greeting::new("agent");
+        if launch.deploy == DeployPolicy::Never {
+            match self.answer(&mut scanner, input).await? {
+                None => {}
+                Some(_) => return Err(SessionFault::Invalid),
+            }
+        } else {
+            self.start(launch, &mut scanner, input, output).await?;
+        }
+        self.greeted = true;
+        self.stderr_lines.release(&*self.events, "");
+        let order = ToAgent::Order(Box::new(order.clone()));
+        let order = protocol::encode(&order).map_err(|_| SessionFault::Invalid)?;
+        let mut sent = BytesMut::from(greeting("controller").as_bytes());
+        let encoded = codec().encode(Bytes::copy_from_slice(&order), &mut sent);
+        encoded.map_err(|_| SessionFault::Invalid)?;
+        // If the agent does not read, its stdout says why.
+        let _ = self.send(output, &sent).await?;
+        let limit = GREETING_LIMIT.max(self.silence);
+        let answered = timeout(limit, self.relay_answer(scanner.into_rest(), input)).await;
+        answered.unwrap_or(Err(SessionFault::Unanswered(limit)))
+    }
+
+    /// Waits until the relay has opened its end. Returns what was read behind its message.
+    async fn relay_answer(
+        &self,
+        rest: Vec<u8>,
+        input: &mut ChildStdout,
+    ) -> Result<Vec<u8>, SessionFault> {
+        let mut frames = FramedRead::new(Cursor::new(rest).chain(input), codec());
+        loop {
+            let Some(Ok(bytes)) = frames.next().await else {
+                return Err(SessionFault::Closed);
+            };
+            match protocol::decode(&bytes) {
+                Ok(FromAgent::Hello(_)) => {}
+                Ok(message @ FromAgent::Listening { .. }) => {
+                    let room = Arc::clone(&self.room).acquire_owned().await;
+                    let room = room.map_err(|_| SessionFault::Cut)?;
+                    (self.events)(SessionEvent::Message(message, room));
+                    break;
+                }
+                Ok(FromAgent::Report(AgentReport {
+                    fault: Some(fault), ..
+                })) => return Err(SessionFault::Program(fault.text)),
+                _ => return Err(SessionFault::Invalid),
+            }
+        }
+        let rest = std::mem::take(frames.read_buffer_mut());
+        let mut input = Cursor::new(rest).chain(frames.into_inner());
+        // The newline behind the message.
+        match input.read_u8().await {
+            Ok(b'\n') => {}
+            Ok(_) => return Err(SessionFault::Invalid),
+            Err(_) => return Err(SessionFault::Closed),
+        }
+        let (rest, _) = input.into_inner();
+        let position = usize::try_from(rest.position()).unwrap_or(usize::MAX);
+        Ok(rest.into_inner()[position..].to_vec())
     }
 
     /// Starts the agent by the script of [`deploy`], and sends this program if the host asks for it. Returns when the

@@ -8,6 +8,7 @@
 pub(crate) mod edge_setup;
 pub(crate) mod machine;
 pub(crate) mod pipeline;
+pub(crate) mod relay;
 #[cfg(test)]
 mod tests;
 
@@ -27,9 +28,13 @@ use tokio::{
     time::sleep_until,
 };
 
-use self::{edge_setup::EdgeSetup, machine::SupervisorMachine};
+use self::{
+    edge_setup::{EdgeSetup, Node},
+    machine::SupervisorMachine,
+    relay::{Relay, RelayEvent, RelayTerms},
+};
 use super::{
-    launch::Room,
+    launch::{Launch, Room},
     local_edge::{LocalEdgeCommand, LocalEdgeEvent},
     outcome::{PipelineOutcome, RunFault, Site},
     plan::{Addresses, StageHost},
@@ -37,6 +42,7 @@ use super::{
         AgentHello, EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, Work,
         WorkFault,
     },
+    relay::ViaSsh,
     session::{AgentRoute, AgentSession, SessionEnd, SessionEvent, SessionRoom},
 };
 
@@ -55,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) here: Option<String>,
     /// The identity of this machine's network stack, as in [`AgentHello`].
     pub(crate) machine: Option<String>,
+    /// Whether edges go through ssh.
+    pub(crate) via_ssh: ViaSsh,
 }
 
 /// An event that the machine of a run handles.
@@ -67,6 +75,8 @@ pub(crate) enum Event {
     /// An event of one of the controller's own edges: of a pipeline, the input of the first stage or the output of the
     /// last one.
     Local(EdgeId, LocalEdgeEvent),
+    /// An event of an edge that goes through ssh.
+    Relay(EdgeId, RelayEvent),
     /// The controller's own program has this message for the application of this agent.
     Request(usize, Payload),
     /// This program has received a signal to end.
@@ -86,6 +96,14 @@ pub(crate) enum Action {
     Dial {
         edge: EdgeId,
         addresses: Vec<String>,
+        port: u16,
+        is_relayed: bool,
+    },
+    /// Let an edge go through ssh: the end that listens has this port.
+    Relay {
+        edge: EdgeId,
+        dialer: Node,
+        listener: Node,
         port: u16,
     },
     /// Move bytes on the controller's own edges.
@@ -247,6 +265,14 @@ impl EventSender {
         }
     }
 
+    /// Returns a function that queues the events of an edge that goes through ssh.
+    fn relay(&self, edge: EdgeId) -> impl Fn(RelayEvent) + Send + Sync + 'static + use<> {
+        let Self(sender) = self.clone();
+        move |event| {
+            let _ = sender.send((Event::Relay(edge, event), None));
+        }
+    }
+
     /// Queues a message for the application of an agent.
     pub(crate) fn request(&self, agent: usize, message: Payload) {
         // The driver has returned when the run has ended: later messages are dropped.
@@ -289,6 +315,8 @@ pub(crate) struct Driver<W> {
     pub(crate) machine: SupervisorMachine<W>,
     /// The way to each agent.
     pub(crate) routes: Vec<AgentRoute>,
+    /// The command that starts an agent on this machine.
+    pub(crate) own_launch: Option<Launch>,
     /// An agent counts as lost after this much silence.
     pub(crate) silence: Duration,
     /// The senders for the commands of the controller's own edges.
@@ -314,6 +342,7 @@ impl<W: SupervisedWork> Driver<W> {
         let Self {
             mut machine,
             routes,
+            own_launch,
             silence,
             local_edges,
             events,
@@ -324,6 +353,13 @@ impl<W: SupervisedWork> Driver<W> {
         } = self;
         let started = Instant::now();
         let waiting = Arc::new(Semaphore::new(WAITING_KIB));
+        let launch = |route: &AgentRoute| match route {
+            AgentRoute::Process(launch) => Some(launch.clone()),
+            AgentRoute::Server(_) => None,
+        };
+        let launches = routes.iter().map(launch).collect();
+        let relay_events = events.clone();
+        let relay_terms = RelayTerms::new(silence, Arc::clone(&room));
         let open = |(agent, route)| {
             let events = events.session(agent, Arc::clone(&notify));
             let room = SessionRoom {
@@ -333,9 +369,14 @@ impl<W: SupervisedWork> Driver<W> {
             AgentSession::open(route, silence, room, events)
         };
         let sessions: Vec<_> = routes.into_iter().enumerate().map(open).collect();
-        let runner = ActionRunner {
+        let mut runner = ActionRunner {
             sessions,
             local_edges,
+            relays: Vec::new(),
+            launches,
+            own_launch,
+            relay_terms,
+            events: relay_events,
             notify,
         };
         let mut signal = Box::pin(caught(signal));
@@ -366,11 +407,18 @@ impl<W: SupervisedWork> Driver<W> {
 struct ActionRunner {
     sessions: Vec<AgentSession>,
     local_edges: LocalEdges,
+    /// The edges that go through ssh, until the run ends.
+    relays: Vec<Relay>,
+    /// The command that starts each agent; none for a server.
+    launches: Vec<Option<Launch>>,
+    own_launch: Option<Launch>,
+    relay_terms: RelayTerms,
+    events: EventSender,
     notify: NoticeSink,
 }
 
 impl ActionRunner {
-    fn act(&self, action: Action) {
+    fn act(&mut self, action: Action) {
         match action {
             Action::Send(agent, message) => self.sessions[agent].send(message),
             Action::CutSession(agent) => self.sessions[agent].cut(),
@@ -378,7 +426,21 @@ impl ActionRunner {
                 edge,
                 addresses,
                 port,
-            } => self.command(edge, LocalEdgeCommand::Dial { addresses, port }),
+                is_relayed,
+            } => {
+                let dial = LocalEdgeCommand::Dial {
+                    addresses,
+                    port,
+                    is_relayed,
+                };
+                self.command(edge, dial);
+            }
+            Action::Relay {
+                edge,
+                dialer,
+                listener,
+                port,
+            } => self.relay(edge, [dialer, listener], port),
             Action::Go => {
                 for &edge in self.local_edges.keys() {
                     self.command(edge, LocalEdgeCommand::Go);
@@ -387,6 +449,19 @@ impl ActionRunner {
             Action::Abort(edge, reason) => self.command(edge, LocalEdgeCommand::Abort(reason)),
             Action::Notify(notice) => (self.notify)(notice),
             Action::Done => {}
+        }
+    }
+
+    /// Opens the sessions through which an edge goes. The machine asks for none with a server.
+    fn relay(&mut self, edge: EdgeId, ends: [Node; 2], port: u16) {
+        let launch = |node| match node {
+            Node::Controller => self.own_launch.clone(),
+            Node::Agent(agent) => self.launches[agent].clone(),
+        };
+        if let [Some(dialer), Some(listener)] = ends.map(launch) {
+            let (terms, events) = (self.relay_terms.clone(), self.events.relay(edge));
+            self.relays
+                .push(Relay::open([dialer, listener], port, terms, events));
         }
     }
 

@@ -16,4 +16,5 @@ mod recipes;
 mod serving;
 #[path = "../support/mod.rs"]
 mod support;
+mod via_ssh;
 mod wrong_commands;

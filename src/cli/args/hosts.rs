@@ -11,6 +11,7 @@ use crate::ssh::{
     plan::{Addresses, unbracketed},
     protocol::VERSION_TEXT,
     quote,
+    relay::ViaSsh,
 };
 
 /// The process of an agent that this program runs as.
@@ -75,6 +76,17 @@ pub(crate) struct HostOptions {
     )]
     #[arg(default_value = "auto", conflicts_with = "remote_rdpipe")]
     deploy: DeployPolicy,
+
+    /// Choose which data goes through ssh and this machine, which is slower: auto is that between hosts that cannot
+    /// connect to each other
+    #[arg(
+        long,
+        value_enum,
+        value_name = "auto|always|never",
+        hide_possible_values = true
+    )]
+    #[arg(default_value = "auto")]
+    pub(crate) via_ssh: ViaSsh,
 }
 
 /// The words of one argument, split as a shell does.

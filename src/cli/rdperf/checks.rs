@@ -6,11 +6,13 @@ use super::{
 };
 use crate::{
     Transport, TransportPolicy,
+    cli::args::HostOptions,
     perf::{
         check::{Finding, PairEnd, PairFacts, automatic_choice, check_host, check_pair},
         messages::{HostFacts, PathResult, PortPairProof, TaskFault, TaskKind, TaskResult},
         report::PairChoice,
     },
+    ssh::relay::ViaSsh,
 };
 
 /// What the checks have found.
@@ -48,7 +50,7 @@ impl PairProbes {
         &'a self,
         dialer: PairEnd<'a>,
         listener: PairEnd<'a>,
-        ports: Option<(u16, u16)>,
+        options: &HostOptions,
     ) -> PairFacts<'a> {
         let reached = |end: usize| {
             let reached = self.reached[end].as_ref();
@@ -62,7 +64,8 @@ impl PairProbes {
             path: self.paths[0].as_ref(),
             path_back: self.paths[1].as_ref(),
             proofs: self.proofs.as_ref().map(|proofs| proofs.as_deref()),
-            ports,
+            ports: options.ports,
+            may_go_through_ssh: options.via_ssh != ViaSsh::Never,
             clock_difference_ms: clock_difference(dialer.facts, listener.facts),
         }
     }
@@ -106,7 +109,7 @@ pub(super) async fn check(coordinator: &mut Coordinator, context: &RunContext<'_
                 facts,
             };
             let (dialer, listener) = (end(0, first_facts), end(1, second_facts));
-            let facts = probes.facts(dialer, listener, context.args.hosts.ports);
+            let facts = probes.facts(dialer, listener, &context.args.hosts);
             findings.extend(check_pair(&facts, insists));
             pairs.push(checked(&facts, &probes, context, [first, second]));
         }
@@ -144,7 +147,14 @@ fn checked(
     } else {
         (second, first)
     };
-    let (is_rdma, reason) = automatic_choice(facts);
+    let (is_rdma, reason) = if facts.goes_through_ssh() {
+        (
+            false,
+            "through ssh: the hosts do not reach each other".to_owned(),
+        )
+    } else {
+        automatic_choice(facts)
+    };
     CheckedPair {
         pair: MeasuredPair {
             dialer,

@@ -14,7 +14,12 @@ use std::{
 
 use anyhow::Context;
 use futures::FutureExt;
-use tokio::{runtime::Handle, sync::oneshot, task::JoinHandle};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    runtime::Handle,
+    sync::oneshot,
+    task::JoinHandle,
+};
 use zeroize::Zeroizing;
 
 use super::{
@@ -28,11 +33,11 @@ use crate::{
     cli::args::{Agent, HostOptions, StreamOptions},
     copy::job::CopyJob,
     fd::EntryIdentity,
-    forward::job::ForwardJob,
+    forward::{self, job::ForwardJob},
     host,
     perf::job::PerfJob,
     ssh::{
-        agent::{guard_main, job::Applications, worker_main},
+        agent::{guard_main, job::Applications, relay::RelayEnd, worker_main},
         explain,
         launch::Room,
         local_edge::{LocalEdge, StandardStream},
@@ -153,12 +158,14 @@ impl Supervision<'_> {
             addresses: self.hosts.addresses.clone(),
             here: self.hosts.here(),
             machine: Some(host::machine()),
+            via_ssh: self.hosts.via_ssh,
         };
         let text = |key: &GeneratedKey| Zeroizing::new(key.text().to_string());
         let texts = keys.iter().map(text).collect();
         Ok(Driver {
             machine: SupervisorMachine::new(work, settings, texts),
             routes,
+            own_launch: remote.launch(&StageHost::Here, &own_program),
             silence,
             local_edges: own.edges,
             events: own.events,
@@ -231,6 +238,14 @@ impl Applications for ProgramApplications {
     type Copy = CopyJob;
     type Measure = PerfJob;
     type Forward = ForwardJob;
+
+    async fn relay<R, W>(end: RelayEnd, input: R, output: W) -> io::Result<()>
+    where
+        R: AsyncRead + Unpin + Send,
+        W: AsyncWrite + Unpin + Send,
+    {
+        forward::relay::run(end, input, output).await
+    }
 }
 
 /// Runs a process of an agent to its end, and returns the exit code. The agent of every program carries out the orders

@@ -115,6 +115,11 @@ impl Tunnel {
         self.role.further = Some(further);
     }
 
+    /// Lets the tunnel have no further streams.
+    pub(crate) fn have_one_stream(&mut self) {
+        self.role.further = None;
+    }
+
     /// Returns what makes connections through the tunnel.
     pub(crate) fn handle(&self) -> TunnelHandle {
         TunnelHandle::new(&self.first.end)

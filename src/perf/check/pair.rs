@@ -44,20 +44,25 @@ fn tcp(pair: &PairFacts<'_>) -> Vec<Finding> {
     let (dialer, listener) = (pair.dialer, pair.listener);
     let forward = (dialer, listener, pair.reached, pair.reached_back);
     let backward = (listener, dialer, pair.reached_back, pair.reached);
+    let way = if pair.goes_through_ssh() {
+        ", so rdpipe, rdcp and rdforward send the data between them through ssh, which is slower"
+    } else {
+        ""
+    };
     let blocked = [forward, backward].into_iter();
     let findings = blocked.filter_map(|(from, to, result, other)| {
         let fault = result?.err()?;
-        Some(blocked_tcp(from, to, fault, other, pair.ports))
+        Some(blocked_tcp(from, to, fault, (other, way), pair.ports))
     });
     findings.collect()
 }
 
-/// Describes a direction without TCP. `other` is the result of the other direction.
+/// Describes a direction without TCP. `other` is the result of the other direction, `way` what is used instead of both.
 fn blocked_tcp(
     from: PairEnd<'_>,
     to: PairEnd<'_>,
     fault: &TaskFault,
-    other: Option<Result<&str, &TaskFault>>,
+    (other, way): (Option<Result<&str, &TaskFault>>, &str),
     ports: Option<(u16, u16)>,
 ) -> Finding {
     let subject = subject(from, to);
@@ -66,7 +71,7 @@ fn blocked_tcp(
     }
     let rest = match other {
         Some(Ok(_)) => format!("; connections from {} to {} work", to.name, from.name),
-        Some(Err(_)) => "; nor does the other direction work".to_owned(),
+        Some(Err(_)) => format!("; nor does the other direction work{way}"),
         None => String::new(),
     };
     let (from, to) = (from.name, to.name);
@@ -123,9 +128,17 @@ pub(crate) struct PairFacts<'a> {
     pub(crate) ports: Option<(u16, u16)>,
     /// How far the clock of the end that listens is ahead, in milliseconds.
     pub(crate) clock_difference_ms: Option<i64>,
+    /// Whether the data of programs goes through ssh where no TCP connection works.
+    pub(crate) may_go_through_ssh: bool,
 }
 
 impl PairFacts<'_> {
+    /// Returns true if the data between the two hosts goes through ssh: no TCP connection works in either direction.
+    pub(crate) fn goes_through_ssh(&self) -> bool {
+        let is_blocked = |reached: Option<Result<&str, &TaskFault>>| matches!(reached, Some(Err(fault)) if fault.is_unreachable);
+        self.may_go_through_ssh && is_blocked(self.reached) && is_blocked(self.reached_back)
+    }
+
     /// Returns the name of the pair: `fs1 to fs2`.
     pub(super) fn subject(&self) -> String {
         subject(self.dialer, self.listener)

@@ -191,6 +191,7 @@ impl PairCase {
             proofs: None,
             ports: None,
             clock_difference_ms: None,
+            may_go_through_ssh: true,
         }
     }
 }
@@ -227,6 +228,7 @@ fn nothing_is_wrong_with_a_good_pair() {
         path_back: Some(&back),
         proofs: Some(Ok(&proofs)),
         clock_difference_ms: Some(-1500),
+        may_go_through_ssh: true,
         ..case.facts()
     };
     assert_eq!(check_pair(&facts, true), []);
@@ -298,7 +300,7 @@ fn a_firewall_against_tcp_is_found_in_the_direction_that_it_blocks() {
     assert!(
         findings[0]
             .what
-            .ends_with("nor does the other direction work")
+            .contains("nor does the other direction work, so rdpipe")
     );
 }
 
@@ -381,6 +383,7 @@ fn clocks_that_differ_are_a_note() {
     let case = PairCase::new();
     let facts = |difference| PairFacts {
         clock_difference_ms: Some(difference),
+        may_go_through_ssh: true,
         ..case.facts()
     };
     let findings = check(&facts(-125_000));
@@ -700,6 +703,7 @@ proptest! {
             proofs: Some(Ok(&proofs)),
             ports: Some((0, u16::MAX)),
             clock_difference_ms,
+            may_go_through_ssh: true,
         };
         let mut findings = check_pair(&pair, insists);
         findings.extend(check_host("fs1", &hosts.0, insists));

@@ -181,7 +181,7 @@ async fn dial(
     addresses: Vec<String>,
     port: u16,
 ) -> Result<PlacedStream, TaskFault> {
-    let dialing = async move { plan.dial(&addresses, port).await };
+    let dialing = async move { plan.dial(&addresses, port, false).await };
     match thread.run(dialing).await? {
         Ok(stream) => Ok((thread, stream)),
         Err(tried) => Err(TaskFault::unreachable(port, &tried)),

@@ -98,6 +98,12 @@ impl<R: AsyncRead + Unpin> ControlReader<R> {
 }
 
 impl<R> ControlReader<R> {
+    /// Returns the input behind the last message, with what was read of it.
+    pub(super) fn into_input(mut self) -> (BytesMut, R) {
+        let rest = std::mem::take(self.frames.read_buffer_mut());
+        (rest, self.frames.into_inner())
+    }
+
     /// Returns the next frame if all of it is in the buffer already. Reads nothing.
     fn buffered(&mut self) -> Option<io::Result<BytesMut>> {
         let mut buffer = std::mem::take(self.frames.read_buffer_mut());

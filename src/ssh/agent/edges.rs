@@ -264,6 +264,8 @@ pub(super) enum EdgeRequest {
         addresses: Vec<String>,
         /// The port of the other end.
         port: u16,
+        /// Whether the connections go through ssh.
+        is_relayed: bool,
     },
     /// Connect nothing: the work goes on without the edge.
     LeaveOut,
@@ -299,9 +301,13 @@ pub(super) async fn establish(
                     outbox.send(FromAgent::Listening { edge: id, port });
                     acceptor = Some(opened);
                 }
-                EdgeRequest::Dial { addresses, port } => {
+                EdgeRequest::Dial {
+                    addresses,
+                    port,
+                    is_relayed,
+                } => {
                     acceptance.check_dial()?;
-                    match plan.dial(&addresses, port).await? {
+                    match plan.dial(&addresses, port, is_relayed).await? {
                         Ok(stream) => return Ok(Some(stream)),
                         Err(tried) => outbox.send(FromAgent::Unreachable { edge: id, tried }),
                     }

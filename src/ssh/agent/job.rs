@@ -12,7 +12,7 @@ use std::{
 };
 
 use tokio::{
-    io::AsyncRead,
+    io::{AsyncRead, AsyncWrite},
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
@@ -23,6 +23,7 @@ use super::{
     control::ControlReader,
     edges::{self, ConnectedEdge, EdgeAcceptance, EdgeRequest, EdgeRoutes, Meter, PendingEdges},
     outbox::Outbox,
+    relay::RelayEnd,
 };
 use crate::{
     Direction, Error,
@@ -152,8 +153,13 @@ async fn handle_messages<R: AsyncRead + Unpin>(
                 edge,
                 addresses,
                 port,
+                is_relayed,
             }) => {
-                let request = EdgeRequest::Dial { addresses, port };
+                let request = EdgeRequest::Dial {
+                    addresses,
+                    port,
+                    is_relayed,
+                };
                 routes.edges.send(edge, request);
             }
             Ok(ToAgent::Listen { edge }) => routes.edges.send(edge, EdgeRequest::Listen),
@@ -187,6 +193,21 @@ pub(crate) trait Applications {
     type Measure: Job;
     /// Carries out the orders of [`Work::Forward`](crate::ssh::protocol::Work::Forward).
     type Forward: Job;
+
+    /// Moves the bytes of a relay's connections over `input` and `output`, in the frames of two relays, until `input`
+    /// ends.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the session breaks, or the other relay is silent or breaks the protocol.
+    fn relay<R, W>(
+        end: RelayEnd,
+        input: R,
+        output: W,
+    ) -> impl Future<Output = std::io::Result<()>> + Send
+    where
+        R: AsyncRead + Unpin + Send,
+        W: AsyncWrite + Unpin + Send;
 }
 
 /// An application of the agent: carries out the orders of one [`Work`](crate::ssh::protocol::Work).

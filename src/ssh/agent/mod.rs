@@ -6,6 +6,8 @@
 //! and reports. [`served`] does the same for a client of a server. [`stage`] is the application of rdpipe and rdcat;
 //! the others come from the layers above ([`job::Applications`]).
 //!
+//! An agent may be a [`relay`] instead, for an edge of other agents that goes through ssh.
+//!
 //! The worker has one main thread for all control, and one thread for each edge, which moves the bytes of the edge. So
 //! a relay uses two processors, and a disk that stalls delays only its own edge.
 
@@ -15,6 +17,7 @@ pub(crate) mod edges;
 mod guard;
 pub(crate) mod job;
 pub(crate) mod outbox;
+pub(crate) mod relay;
 pub(crate) mod served;
 mod stage;
 #[cfg(test)]
@@ -76,7 +79,7 @@ fn work<A: Applications>() -> Result<u8, control::ControllerError> {
     die_with_parent()?;
     let runtime = threads::runtime()?;
     let exit = runtime.block_on(async {
-        let (input, output) = (Source::stdin()?, Sink::stdout()?);
+        let (input, output) = (Source::stdin()?, [Sink::stdout()?, Sink::stdout()?]);
         let first_fault = Arc::default();
         let exit = watch(&first_fault)?;
         hide_stdio()?;
@@ -109,7 +112,7 @@ fn hide_stdio() -> io::Result<()> {
 
 async fn exchange_messages<A, R, W>(
     input: R,
-    output: W,
+    [output, relay_output]: [W; 2],
     first_fault: Arc<FirstFault>,
     exit: SharedExitCode,
 ) -> Result<u8, control::ControllerError>
@@ -124,6 +127,14 @@ where
         opened = opening => opened?,
         () = first_fault.failed() => return Ok(exit.load(Ordering::Relaxed)),
     };
+    if let Work::Relay(order) = &order.work {
+        let end = (outbox, writer);
+        let carrying = relay::carry::<A, _, _>(order, inbox, end, relay_output);
+        return tokio::select! {
+            carried = carrying => carried.map(|()| 0),
+            () = first_fault.failed() => Ok(exit.load(Ordering::Relaxed)),
+        };
+    }
     let context = JobContext {
         name: order.name.clone(),
         first_fault,
@@ -141,7 +152,8 @@ where
         Work::Stage(_) => run.carry_out(order, inbox, StageJob::prepare).await,
         Work::Copy(_) => run.carry_out(order, inbox, A::Copy::prepare).await,
         Work::Measure(_) => run.carry_out(order, inbox, A::Measure::prepare).await,
-        Work::Forward(_) => run.carry_out(order, inbox, A::Forward::prepare).await,
+        // A relay has been carried out above.
+        Work::Forward(_) | Work::Relay(_) => run.carry_out(order, inbox, A::Forward::prepare).await,
     };
     drop(run);
     context.outbox.send(FromAgent::Report(report));

@@ -15,8 +15,8 @@
 //! The dialer probes all addresses at once, with bare TCP connections (`reach::probes`), and makes the handshake where
 //! one answers: it proves that this is the peer and not another host with the same private address. A wrong version, a
 //! refused direction or a refused transport is final. If no address has the peer, the two ends swap once. If that fails
-//! too, or if the controller was the dialer, the run fails, and the message names both hosts, both ports and every
-//! address.
+//! too, or if the controller was the dialer, the edge goes through ssh: the end that has dialed last connects to a relay
+//! at 127.0.0.1. If that is impossible too, the run fails, and the message names both hosts, both ports and every address.
 
 use crate::{
     Direction,
@@ -52,6 +52,8 @@ pub(crate) struct EdgeSetup {
     port: Option<u16>,
     /// Whether the listener of the current attempt has reported its port.
     has_listened: bool,
+    /// Whether the connections go through ssh in the current attempt.
+    is_relayed: bool,
     /// The attempts that have failed.
     pub(crate) failed: Vec<Attempt>,
     last_port: u16,
@@ -82,7 +84,7 @@ pub(crate) enum Next {
     GiveUp,
 }
 
-/// The attempts for one edge: each end dials once.
+/// The attempts for one edge without ssh: each end dials once.
 const MOST_ATTEMPTS: usize = 2;
 
 impl EdgeSetup {
@@ -98,6 +100,7 @@ impl EdgeSetup {
             is_fixed: false,
             port: None,
             has_listened: false,
+            is_relayed: false,
             failed: Vec::new(),
             last_port: 0,
             connected: [false; 2],
@@ -158,12 +161,34 @@ impl EdgeSetup {
     }
 
     /// Records the port on which `node` listens. A message from the end that does not listen any more is ignored, and
-    /// so is a second port: the dialer connects to one port in each attempt, whatever the listener sends.
+    /// so is a second port: the dialer connects to one port in each attempt, whatever the listener sends. The port of a
+    /// relay is not the listener's.
     pub(crate) fn listening(&mut self, node: Node, port: u16) {
-        if node == self.listener && !self.has_listened {
+        if node == self.listener && !self.has_listened && !self.is_relayed {
             self.has_listened = true;
             self.port = Some(port);
         }
+    }
+
+    /// Lets the connections go through ssh from now on. Returns the port of the end that listens.
+    pub(crate) fn relay(&mut self) -> u16 {
+        self.is_relayed = true;
+        self.has_listened = false;
+        self.last_port
+    }
+
+    /// Records the port of 127.0.0.1 at which the relay listens. Returns true the first time.
+    pub(crate) fn relay_listens(&mut self, port: u16) -> bool {
+        let is_first = self.is_relayed && !self.has_listened;
+        if is_first {
+            (self.has_listened, self.last_port) = (true, port);
+        }
+        is_first
+    }
+
+    /// Returns true if the connections go through ssh.
+    pub(crate) fn is_relayed(&self) -> bool {
+        self.is_relayed
     }
 
     /// Returns the port for the dialer. Each port is returned once.
@@ -176,7 +201,8 @@ impl EdgeSetup {
     /// Records that `node` could not reach the listener, and returns the next step. Returns none if `node` is not the
     /// end that dials, or no attempt is left.
     pub(crate) fn unreachable(&mut self, node: Node, tried: Vec<(String, String)>) -> Option<Next> {
-        if node != self.dialer() || self.failed.len() >= MOST_ATTEMPTS {
+        let most = MOST_ATTEMPTS + usize::from(self.is_relayed);
+        if node != self.dialer() || self.failed.len() >= most {
             return None;
         }
         self.failed.push(Attempt {
@@ -185,7 +211,8 @@ impl EdgeSetup {
             port: self.last_port,
             tried,
         });
-        if self.is_fixed || self.failed.len() >= MOST_ATTEMPTS || node == Node::Controller {
+        let is_last = self.is_fixed || self.is_relayed || self.failed.len() >= MOST_ATTEMPTS;
+        if is_last || node == Node::Controller {
             return Some(Next::GiveUp);
         }
         self.listener = node;

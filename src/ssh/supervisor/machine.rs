@@ -8,16 +8,19 @@ use zeroize::{Zeroize, Zeroizing};
 use super::{
     Action, Event, Notice, RunOutcome, Settings, Summary, SupervisedWork,
     edge_setup::{AddressBook, EdgeSetup, Next, Node},
+    relay::RelayEvent,
 };
 use crate::{
-    reach,
+    Transport, reach,
     ssh::{
         local_edge::LocalEdgeEvent,
         outcome::{RunFault, Site},
+        plan::StageHost,
         protocol::{
             AgentHello, AgentReport, EdgeId, EdgeLink, EdgeOrder, FaultKind, FromAgent, Order,
             Payload, PayloadError, ToAgent, WorkFault,
         },
+        relay::ViaSsh,
         session::SessionEnd,
     },
 };
@@ -110,6 +113,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             Event::Message(agent, message) => self.handle_message(now, agent, message),
             Event::Closed(agent, end) => self.closed(now, agent, end),
             Event::Local(edge, event) => self.local(now, edge, event),
+            Event::Relay(edge, event) => self.relay_event(now, edge, event),
             Event::Request(agent, message) => {
                 if !self.is_ending() {
                     self.send(agent, ToAgent::Application(message));
@@ -565,7 +569,17 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         let Some(port) = setup.take_port() else {
             return;
         };
+        if self.settings.via_ssh == ViaSsh::Always && self.may_relay(dialer, listener) {
+            return self.relay(edge);
+        }
         let addresses = self.addresses(dialer, listener);
+        self.dial_at(edge, dialer, addresses, port);
+    }
+
+    /// Requests that `dialer` connects to the other end of the edge at these addresses.
+    fn dial_at(&mut self, edge: usize, dialer: Node, addresses: Vec<String>, port: u16) {
+        let setup = self.edges[edge].as_ref();
+        let is_relayed = setup.is_some_and(EdgeSetup::is_relayed);
         let edge = EdgeId::of_index(edge);
         match dialer {
             Node::Agent(agent) => {
@@ -573,6 +587,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
                     edge,
                     addresses,
                     port,
+                    is_relayed,
                 };
                 self.send(agent, dial);
             }
@@ -580,8 +595,118 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
                 edge,
                 addresses,
                 port,
+                is_relayed,
             }),
         }
+    }
+
+    /// Returns true if an edge between these two ends may go through ssh: one of them is reached over ssh, and none is a
+    /// server. Two ends on one machine always reach each other.
+    fn may_relay(&self, one: Node, other: Node) -> bool {
+        let place = |node| match node {
+            Node::Controller => &StageHost::Here,
+            Node::Agent(agent) => self.work.places()[agent],
+        };
+        let places = [place(one), place(other)];
+        let is_host = |place: &&StageHost| matches!(place, StageHost::Host { .. });
+        let is_server = |place: &&StageHost| matches!(place, StageHost::Server { .. });
+        let is_one_machine =
+            self.machine(one).is_some() && self.machine(one) == self.machine(other);
+        self.settings.via_ssh != ViaSsh::Never
+            && places.iter().any(is_host)
+            && !places.iter().any(is_server)
+            && !is_one_machine
+    }
+
+    /// Lets an edge go through ssh.
+    fn relay(&mut self, edge: usize) {
+        if let Some(setup) = &mut self.edges[edge] {
+            self.actions.push(Action::Relay {
+                edge: EdgeId::of_index(edge),
+                dialer: setup.dialer(),
+                listener: setup.listener(),
+                port: setup.relay(),
+            });
+        }
+    }
+
+    fn relay_event(&mut self, now: Duration, id: EdgeId, event: RelayEvent) {
+        let edge = id.index();
+        let Some(setup) = self.edges.get_mut(edge).and_then(Option::as_mut) else {
+            return;
+        };
+        let (dialer, ends) = (setup.dialer(), [setup.from, setup.to]);
+        match event {
+            RelayEvent::Ready(port) => {
+                if setup.relay_listens(port) && self.phase == Phase::Connecting {
+                    self.dial_at(edge, dialer, vec!["127.0.0.1".to_owned()], port);
+                }
+            }
+            RelayEvent::Line(line) => {
+                let (from, to) = self.ends(edge);
+                let text = format!("{from} to {to}, through ssh: {line}");
+                self.notify(Notice::Detail(text));
+            }
+            RelayEvent::Ended(end) => self.relay_ended(now, edge, ends, &end.why),
+        }
+    }
+
+    /// Handles the end of a session through which an edge goes.
+    fn relay_ended(&mut self, now: Duration, edge: usize, ends: [Node; 2], why: &str) {
+        let (from, to) = self.ends(edge);
+        let text = if self.phase == Phase::Connecting {
+            let failed = self.edges[edge]
+                .as_ref()
+                .map_or(0, |setup| setup.failed.len());
+            match failed {
+                0 => format!("{from} and {to} are not connected through ssh: {why}"),
+                _ => format!("{}; and through ssh: {why}", self.blocked(edge)),
+            }
+        } else {
+            format!("{from} and {to} are not connected through ssh any more: {why}")
+        };
+        // After the success of an end the edge is not needed any more.
+        let has_succeeded = |node: &Node| match node {
+            Node::Controller => false,
+            Node::Agent(agent) => {
+                self.agents[*agent].has_reported && self.agents[*agent].fault.is_none()
+            }
+        };
+        if self.signal.is_none() && !ends.iter().any(has_succeeded) {
+            self.fail(now, Site::Edge(edge), FaultKind::Local, text, true);
+        }
+    }
+
+    /// Tells the user that the data of an edge goes through ssh, once for two hosts, and what to do about it.
+    fn tell_relay(&mut self, edge: usize) {
+        let Some(setup) = &self.edges[edge] else {
+            return;
+        };
+        let ends = [setup.from, setup.to];
+        let is_same = |other: &Option<EdgeSetup>| {
+            let other = other.as_ref().filter(|other| other.is_relayed());
+            let told = other.filter(|other| other.link.is_some());
+            told.is_some_and(|other| ends.iter().all(|&end| other.touches(end)))
+        };
+        let is_told = self.edges.iter().filter(|other| is_same(other)).count() > 1;
+        if is_told || setup.failed.is_empty() {
+            return;
+        }
+        let (from, to) = self.ends(edge);
+        let open_on = self.open_on(edge);
+        self.notify(Notice::Note(format!(
+            "{from} and {to} cannot reach each other, so their data goes through ssh and this machine, which is slower; open 7691-7699/tcp on {open_on} and give -p 7691-7699, or give an address with --addr"
+        )));
+    }
+
+    /// Returns the name of the host on which an open port would let the edge be connected.
+    fn open_on(&self, edge: usize) -> String {
+        let listeners = self.edges[edge].iter().flat_map(|setup| &setup.failed);
+        let listener = listeners.rev().find_map(|attempt| match attempt.listener {
+            Node::Agent(agent) => Some(self.work.places()[agent].to_string()),
+            Node::Controller => None,
+        });
+        listener.unwrap_or_else(|| self.ends(edge).1)
     }
 
     /// Returns the addresses at which `dialer` can reach `listener`, the best first.
@@ -618,6 +743,10 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
                 self.send(agent, ToAgent::Listen { edge: id });
             }
             Some(Next::Listen(Node::Controller) | Next::GiveUp) => {
+                let (dialer, listener) = (setup.dialer(), setup.listener());
+                if !setup.is_relayed() && self.may_relay(dialer, listener) {
+                    return self.relay(edge);
+                }
                 let text = self.blocked(edge);
                 self.fail(now, Site::Edge(edge), FaultKind::Local, text, true);
             }
@@ -630,7 +759,6 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
     fn blocked(&self, edge: usize) -> String {
         let (from, to) = self.ends(edge);
         let mut text = format!("{from} and {to} cannot reach each other");
-        let mut open_on = to.clone();
         let name = |node| match node {
             Node::Controller => self.work.program().to_owned(),
             Node::Agent(agent) => self.work.places()[agent].to_string(),
@@ -646,13 +774,11 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
                 .map(|(address, what)| format!("{address}: {what}"))
                 .collect();
             let (dialer, listener) = (name(attempt.dialer), name(attempt.listener));
-            if let Node::Agent(_) = attempt.listener {
-                open_on.clone_from(&listener);
-            }
             let port = attempt.port;
             let _ = write!(text, "; from {dialer} to {listener}, port {port}: ");
             text += &tried.join(", ");
         }
+        let open_on = self.open_on(edge);
         let _ = write!(
             text,
             "; a firewall? Open 7691-7699/tcp on {open_on} and give -p 7691-7699; rdperf --check says more, and --addr HOST=ADDR sets the address of a host"
@@ -660,10 +786,14 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         text
     }
 
-    fn connected(&mut self, edge: EdgeId, node: Node, link: EdgeLink) {
+    fn connected(&mut self, edge: EdgeId, node: Node, mut link: EdgeLink) {
         let Some((edge, setup)) = self.edge_of(edge, node) else {
             return;
         };
+        let is_through_ssh = setup.is_relayed() && link.transport == Transport::Tcp;
+        if is_through_ssh {
+            "through ssh".clone_into(&mut link.reason);
+        }
         let EdgeLink {
             transport,
             reason,
@@ -675,6 +805,9 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         let was_fallback = setup.link.as_ref().is_some_and(|link| link.is_fallback);
         let is_first = setup.connected(node, link);
         let (from, to) = self.ends(edge);
+        if is_first && is_through_ssh {
+            self.tell_relay(edge);
+        }
         if is_fallback && !was_fallback {
             let text = format!("from {from} to {to} the data goes over TCP: {reason}");
             self.notify(Notice::Note(text));

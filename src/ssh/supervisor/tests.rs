@@ -5,6 +5,7 @@ use std::{ffi::OsString, net::IpAddr, time::Duration};
 use super::{
     Action, Event, Notice, Settings,
     pipeline::{OwnFiles, PipelineMachine, PipelineWork},
+    relay::RelayEvent,
 };
 use crate::{
     Direction, Transport,
@@ -16,6 +17,7 @@ use crate::{
             AgentHello, AgentReport, EdgeId, EdgeLink, EdgeOrder, FaultKind, FromAgent, Order,
             Payload, ToAgent, WorkFault,
         },
+        relay::ViaSsh,
         session::SessionEnd,
         stage::{FromStage, StageOrder, StageReport, Status, ToStage},
     },
@@ -49,6 +51,7 @@ impl Rig {
             addresses: Vec::new(),
             here: None,
             machine: Some("m0".to_owned()),
+            via_ssh: ViaSsh::Never,
         };
         change(&mut settings);
         let keys = (0..=plan.stages.len()).map(|edge| format!("key {edge}").into());
@@ -418,6 +421,103 @@ fn if_an_edge_cannot_be_dialled_in_one_direction_the_other_is_tried() {
         assert!(text.contains(part), "{text}");
     }
     assert_eq!(rig.exit(), 255);
+}
+
+/// Returns a run of two hosts whose edge cannot be connected in either direction, and the actions that follow.
+fn unreached(via_ssh: ViaSsh) -> (Rig, Vec<Action>) {
+    let mut rig = Rig::with(&["a:x", "b:y"], false, |settings| {
+        settings.via_ssh = via_ssh
+    });
+    rig.hello(0, "m1");
+    rig.hello(1, "m2");
+    let edge = edge(1);
+    let unreachable = || FromAgent::Unreachable {
+        edge,
+        tried: vec![("10.0.0.1".to_owned(), "refused".to_owned())],
+    };
+    rig.says(1, FromAgent::Listening { edge, port: 40001 });
+    rig.says(0, unreachable());
+    rig.says(0, FromAgent::Listening { edge, port: 40002 });
+    let actions = rig.says(1, unreachable());
+    (rig, actions)
+}
+
+/// Returns the actions after the relay of the edge between the two hosts has ended.
+fn relay_ends(rig: &mut Rig) -> Vec<Action> {
+    let end = SessionEnd {
+        why: "lost b".to_owned(),
+        killed: false,
+    };
+    rig.event(Event::Relay(edge(1), RelayEvent::Ended(end)))
+}
+
+#[test]
+fn an_edge_that_no_port_connects_goes_through_ssh() {
+    let (mut rig, actions) = unreached(ViaSsh::Auto);
+    let edge = edge(1);
+    let relay = Action::Relay {
+        edge,
+        dialer: super::Node::Agent(1),
+        listener: super::Node::Agent(0),
+        port: 40002,
+    };
+    assert_eq!(actions, [relay]);
+    // A host may say what it likes: the other one connects only to the relay, once.
+    assert_eq!(rig.says(0, FromAgent::Listening { edge, port: 22 }), []);
+    let ready = |port| Event::Relay(edge, RelayEvent::Ready(port));
+    let dial = ToAgent::Dial {
+        edge,
+        addresses: vec!["127.0.0.1".to_owned()],
+        port: 7,
+        is_relayed: true,
+    };
+    assert_eq!(rig.event(ready(7)), [send(1, dial)]);
+    assert_eq!(rig.event(ready(8)), []);
+    let [Action::Notify(Notice::Note(text))] = &rig.connected(0, edge)[..] else {
+        panic!("no note");
+    };
+    for part in ["stage 1 (a) and stage 2 (b)", "through ssh", "on a", "-p "] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(rig.connected(1, edge), []);
+    let link = rig.machine.summary().links[1].clone().unwrap();
+    assert_eq!(link.reason, "through ssh");
+}
+
+#[test]
+fn the_end_of_a_relay_is_named_while_its_edge_is_needed() {
+    // Before the edge is connected.
+    let (mut rig, _) = unreached(ViaSsh::Auto);
+    assert_eq!(killed(&relay_ends(&mut rig)), [0, 1]);
+    let text = rig.machine.summary().outcome.causes[0].fault.text.clone();
+    for part in ["port 40001", "port 40002", "through ssh: lost b"] {
+        assert!(text.contains(part), "{text}");
+    }
+    // While bytes flow, and after an end of the edge has succeeded.
+    for ended in [false, true] {
+        let mut rig = Rig::new(&["a:x", "b:y"], false);
+        rig.up(2, false);
+        if ended {
+            rig.report(0, OK);
+        }
+        let expected: &[usize] = if ended { &[] } else { &[0, 1] };
+        assert_eq!(killed(&relay_ends(&mut rig)), expected);
+    }
+}
+
+#[test]
+fn an_edge_goes_through_ssh_at_once_if_the_user_wants_it() {
+    let mut rig = Rig::with(&["a:x", ":y"], false, |settings| {
+        settings.via_ssh = ViaSsh::Always;
+    });
+    rig.hello(0, "m1");
+    rig.hello(1, "m0");
+    let listens = |edge, port| FromAgent::Listening { edge, port };
+    let actions = rig.says(1, listens(edge(1), 1));
+    assert!(matches!(actions[..], [Action::Relay { .. }]), "{actions:?}");
+    // Both ends are on this machine.
+    let actions = rig.says(1, listens(edge(2), 2));
+    assert!(matches!(actions[..], [Action::Dial { .. }]), "{actions:?}");
 }
 
 #[test]

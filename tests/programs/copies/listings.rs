@@ -239,6 +239,7 @@ fn every_option_of_the_help_has_a_test() {
         "programs/rdsend_rdrecv",
         "programs/rdcat_transfers",
         "programs/serving",
+        "programs/via_ssh",
     ] {
         for entry in fs::read_dir(folder.join(part)).unwrap() {
             sources += &fs::read_to_string(entry.unwrap().path()).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! rdperf between hosts: what is measured and found, reports, tickets, files, and what ends it.
 
-mod checks;
+pub(crate) mod checks;
 mod deaths;
 mod files;
 mod pairs;

@@ -120,7 +120,7 @@ fn every_option_of_the_help_has_a_test() {
     let help = String::from_utf8_lossy(&end.stdout).into_owned();
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut sources = String::new();
-    for part in ["programs/measuring", "support/programs"] {
+    for part in ["programs/measuring", "programs/via_ssh", "support/programs"] {
         for entry in fs::read_dir(tests.join(part)).unwrap() {
             sources += &fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
         }

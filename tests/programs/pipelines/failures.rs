@@ -180,7 +180,7 @@ fn a_port_blocked_in_both_directions_is_reported() {
     block(&network, "h2", "10.77.0.1", "7000-7010");
     block(&network, "h1", "10.77.0.2", "7000-7010");
     let segments = ["h1:echo x | tee begun", "h2:tee begun", "h3:> out"];
-    let arguments = [&["-p", "7000-7010"][..], &segments].concat();
+    let arguments = [&["--via-ssh", "never", "-p", "7000-7010"][..], &segments].concat();
     let words = ["h1", "h2", "10.77.0.1", "10.77.0.2", "700"];
     refused(&network, &arguments, &words);
 }
@@ -191,8 +191,8 @@ fn two_hosts_without_a_route_are_named() {
         return;
     };
     network.on("h1", "ip route add unreachable 10.77.0.2/32");
-    let segments = ["h1:echo x | tee begun", "h2:> out"];
-    refused(&network, &segments, &["h1", "h2", "10.77.0.2"]);
+    let arguments = ["--via-ssh", "never", "h1:echo x | tee begun", "h2:> out"];
+    refused(&network, &arguments, &["h1", "h2", "10.77.0.2"]);
 }
 
 #[test]

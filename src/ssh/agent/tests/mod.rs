@@ -58,6 +58,10 @@ impl super::job::Applications for OnlyStages {
     type Copy = super::stage::StageJob;
     type Measure = super::stage::StageJob;
     type Forward = super::stage::StageJob;
+
+    async fn relay<R, W>(_: super::relay::RelayEnd, _: R, _: W) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns a command that runs this program as a guard or a worker. The controller skips the lines that the test
@@ -339,6 +343,7 @@ impl TestPipeline {
                     edge: OUTPUT,
                     addresses,
                     port,
+                    is_relayed: false,
                 };
                 agents[index - 1].send(dial).await;
             }

@@ -146,6 +146,7 @@ async fn a_sender_that_cannot_dial_listens_for_the_receiver() {
             edge: OUTPUT,
             addresses,
             port: 1,
+            is_relayed: false,
         })
         .await;
     let FromAgent::Unreachable {
