@@ -210,6 +210,93 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A number of bytes per second, in the unit that the user typed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TypedRate {
+    pub(crate) bytes_per_second: f64,
+    /// The bytes per second of one unit.
+    unit: f64,
+    /// The unit: `Gbit/s`.
+    name: String,
+}
+
+impl TypedRate {
+    /// Returns a number of bytes per second in this unit: `7.52 Gbit/s`.
+    pub(crate) fn show(&self, bytes_per_second: f64) -> String {
+        let value = bytes_per_second / self.unit;
+        let decimals = match value {
+            value if value >= 100.0 => 0,
+            value if value >= 10.0 => 1,
+            _ => 2,
+        };
+        let text = format!("{value:.decimals$}");
+        let text = match text.contains('.') {
+            true => text.trim_end_matches('0').trim_end_matches('.'),
+            false => &text,
+        };
+        format!("{text} {}", self.name)
+    }
+}
+
+/// Parses a rate as networks and disks have it: `10Gbit`, `940Mb/s`, `1.2GB/s`, `110MiB/s`. A small b is a bit, and K, M,
+/// G and T are powers of 1000 unless an i follows.
+pub(crate) fn network_rate(text: &str) -> Result<TypedRate, String> {
+    let form = || {
+        format!(
+            "{text:?} is no rate: give bits or bytes per second, like 10Gbit, 940Mb/s or 1.2GB/s"
+        )
+    };
+    let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(number_end.unwrap_or(text.len()));
+    let number: f64 = number.parse().map_err(|_| form())?;
+    let unit = unit.trim_start();
+    let unit = unit
+        .strip_suffix("/s")
+        .or_else(|| unit.strip_suffix("ps"))
+        .unwrap_or(unit);
+    let mut rest = unit.chars();
+    let power = match rest.next().map(|c| c.to_ascii_uppercase()) {
+        Some('K') => 1,
+        Some('M') => 2,
+        Some('G') => 3,
+        Some('T') => 4,
+        _ => {
+            rest = unit.chars();
+            0
+        }
+    };
+    let is_binary = power > 0 && rest.as_str().starts_with('i');
+    let rest = if is_binary {
+        &rest.as_str()[1..]
+    } else {
+        rest.as_str()
+    };
+    let bytes = match rest {
+        "b" | "bit" | "bits" => 0.125,
+        "B" => 1.0,
+        "" => {
+            return Err(format!(
+                "{text:?} may be bits or bytes: write {text}bit or {text}B/s"
+            ));
+        }
+        _ => return Err(form()),
+    };
+    let unit = bytes * if is_binary { 1024_f64 } else { 1000.0 }.powi(power);
+    let bytes_per_second = number * unit;
+    if !(bytes_per_second > 0.0 && bytes_per_second.is_finite()) {
+        return Err(form());
+    }
+    let prefix = ["", if is_binary { "Ki" } else { "k" }, "M", "G", "T"];
+    let prefix = prefix[usize::try_from(power).unwrap_or(0)];
+    let binary = if is_binary && power > 1 { "i" } else { "" };
+    let what = if bytes < 1.0 { "bit" } else { "B" };
+    Ok(TypedRate {
+        bytes_per_second,
+        unit,
+        name: format!("{prefix}{binary}{what}/s"),
+    })
+}
+
 const SIZE_FORM: &str =
     "give bytes, or a number with K, M or G for powers of 1024, like 256K or 4MiB";
 
@@ -283,6 +370,42 @@ mod tests {
         assert_eq!(rate("200M"), Ok(200 << 20));
         assert!(rate("0").unwrap_err().contains("leave the option out"));
         assert!(rate("1KB").is_err());
+    }
+
+    #[test]
+    fn a_rate_of_a_network_has_bits_or_bytes() {
+        for (text, bytes, shown) in [
+            ("10Gbit", 1.25e9, "10 Gbit/s"),
+            ("10gbit/s", 1.25e9, "10 Gbit/s"),
+            ("10Gbps", 1.25e9, "10 Gbit/s"),
+            ("940Mb/s", 117.5e6, "940 Mbit/s"),
+            ("1.2GB/s", 1.2e9, "1.2 GB/s"),
+            ("110 MiB/s", 115_343_360.0, "110 MiB/s"),
+            ("512KiB", 524_288.0, "512 KiB/s"),
+            ("500kB/s", 5e5, "500 kB/s"),
+            ("100bit", 12.5, "100 bit/s"),
+        ] {
+            let rate = network_rate(text).unwrap();
+            assert!(
+                (rate.bytes_per_second - bytes).abs() < 1e-3,
+                "{text}: {rate:?}"
+            );
+            assert_eq!(rate.show(rate.bytes_per_second), shown, "{text}");
+        }
+        assert_eq!(network_rate("10Gbit").unwrap().show(0.94e9), "7.52 Gbit/s");
+        for (text, words) in [
+            ("10G", "write 10Gbit or 10GB/s"),
+            ("10", "write 10bit or 10B/s"),
+            ("", "is no rate"),
+            ("Gbit", "is no rate"),
+            ("0Gbit", "is no rate"),
+            ("-1Gbit", "is no rate"),
+            ("1e9bit", "is no rate"),
+            ("10Gbyte", "is no rate"),
+        ] {
+            let error = network_rate(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -135,6 +135,9 @@ pub(crate) const MAX_OPERATION_BYTES: u32 = 1 << 30;
 /// The most streams of a measurement: over RDMA each pins up to 16 MiB at each end.
 pub(crate) const MAX_TASK_STREAMS: u16 = 64;
 
+/// The most rails of the streams of a measurement.
+pub(crate) const MAX_TASK_RAILS: u8 = 8;
+
 impl TaskKind {
     /// Checks that an agent can carry out the task with bounded memory. The verbs check their own limits.
     ///
@@ -145,6 +148,11 @@ impl TaskKind {
         match self {
             Self::Bandwidth(task) if !(1..=MAX_TASK_STREAMS).contains(&task.streams) => {
                 Err(format!("a measurement has 1 to {MAX_TASK_STREAMS} streams"))
+            }
+            Self::Bandwidth(BandwidthTask {
+                rails: Some(rails), ..
+            }) if !(1..=MAX_TASK_RAILS).contains(rails) => {
+                Err(format!("a stream has 1 to {MAX_TASK_RAILS} rails"))
             }
             Self::Latency(task) if !(1..=MAX_MESSAGE_BYTES).contains(&task.size) => {
                 let most = MAX_MESSAGE_BYTES >> 20;
@@ -205,6 +213,8 @@ pub(crate) struct BandwidthTask {
     pub(crate) traffic: Traffic,
     /// The number of connections, which carry bytes at the same time: at least 1.
     pub(crate) streams: u16,
+    /// The number of rails of each stream; none is what the options of the order say.
+    pub(crate) rails: Option<u8>,
     /// How long bytes are sent.
     pub(crate) millis: u32,
 }
@@ -367,6 +377,8 @@ pub(crate) struct BandwidthResult {
     pub(crate) cpu_nanos: u64,
     /// What the network stack and the RDMA port have counted in that time.
     pub(crate) counters: NetworkCounters,
+    /// What all programs of this host did with its processors in that time.
+    pub(crate) load: HostLoad,
     /// What carried the streams; none for sockets and verbs.
     pub(crate) transport: Option<EdgeLink>,
 }
@@ -382,6 +394,19 @@ pub(crate) struct NetworkCounters {
     pub(crate) rdma_packets: u64,
     /// The signs of lost packets that RDMA ports have counted: packets out of order, and time limits that passed.
     pub(crate) rdma_losses: u64,
+}
+
+/// What all programs of a host did with its processors during a task. Without a processor it is not known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostLoad {
+    /// A number of the running kernel: the same at two ends only if they share their processors.
+    pub(crate) kernel: u64,
+    /// The number of processors.
+    pub(crate) processors: u32,
+    /// The time of all processors in which they were not idle, in nanoseconds.
+    pub(crate) busy_nanos: u64,
+    /// The part of that time in which they ran programs, and no interrupts, in nanoseconds.
+    pub(crate) programs_nanos: u64,
 }
 
 /// What one end of a measurement of times has counted.
@@ -582,6 +607,7 @@ mod tests {
                 layer: Layer::Stream,
                 traffic: Traffic::Forward,
                 streams,
+                rails: None,
                 millis: 1,
             })
         };

@@ -16,9 +16,13 @@ use super::sweep::Sweep;
 use crate::{
     TransportPolicy,
     cli::args::{Agent, HostOptions, MessageOptions, Secret, help, version},
-    options::{self, StreamOptions},
-    perf::messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
-    ssh::plan::StageHost,
+    options::{self, StreamOptions, TypedRate},
+    perf::{
+        messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
+        report::SizeText,
+    },
+    reach::ticket::Ticket,
+    ssh::{plan::StageHost, quote},
 };
 
 /// The number of runs of each measurement: enough for a median, and for a spread that shows noise.
@@ -65,7 +69,7 @@ pub(crate) struct RdperfArgs {
     pub(crate) measure: MeasureArgs,
 
     /// Print a ticket, and wait for one peer that has it
-    #[arg(short, long, conflicts_with_all = ["ticket_file", "check", "pingpong", "measure", "read", "write", "time", "runs", "size", "streams", "sweep"])]
+    #[arg(short, long, conflicts_with_all = ["ticket_file", "check", "pingpong", "measure", "read", "write", "time", "runs", "size", "streams", "sweep", "expect"])]
     #[arg(conflicts_with_all = ["csv", "json", "threshold"])]
     pub(crate) listen: bool,
 
@@ -134,6 +138,11 @@ pub(crate) struct MeasureArgs {
     /// the last one]
     #[arg(long, value_name = "[HOST:]PATH")]
     pub(crate) write: Option<OsString>,
+
+    /// Exit 1 if the streams between two hosts carry less than RATE at best: 10Gbit, 940Mb/s, 1.2GB/s
+    #[arg(long, value_name = "RATE", value_parser = options::network_rate)]
+    #[arg(conflicts_with_all = ["check", "pingpong", "sweep"])]
+    pub(crate) expect: Option<TypedRate>,
 
     /// Run each measurement for this long [default: 1s; with --sweep: 0.2s]
     #[arg(long, value_name = "SECS", value_parser = options::duration)]
@@ -266,6 +275,9 @@ impl RdperfArgs {
                     "--threshold belongs to `rdperf diff OLD.json NEW.json`; {given} hosts were given"
                 ))
             }
+            _ if self.measure.expect.is_some() && !self.measure.wants(MeasureChoice::Bandwidth) => {
+                Err("--expect compares the bandwidth, which --measure leaves out".to_owned())
+            }
             hosts if self.measure.pingpong && hosts.len() > 2 => {
                 Err("--pingpong measures one pair of hosts; give one host, or two".to_owned())
             }
@@ -303,6 +315,47 @@ impl RdperfArgs {
             );
         }
         Ok(())
+    }
+
+    /// Returns how this command line measures, a line for each setting.
+    pub(super) fn settings(&self) -> Vec<String> {
+        let measure = &self.measure;
+        let list = |values: Vec<String>| values.join(", ");
+        let transport = match self.stream.transport {
+            TransportPolicy::Auto => "auto",
+            TransportPolicy::Rdma => "rdma",
+            TransportPolicy::Tcp => "tcp",
+        };
+        let mut settings = vec![
+            format!(
+                "{} runs of each measurement, each of {} ms, in turns",
+                measure.runs(),
+                measure.millis()
+            ),
+            format!("transport {transport}, encryption {}", self.stream.encrypt),
+        ];
+        if measure.sweep.is_none() {
+            let sizes = measure
+                .sizes()
+                .into_iter()
+                .map(|size| SizeText(size).to_string());
+            let streams = measure.streams().iter().map(ToString::to_string).collect();
+            settings.push(format!("messages of {}", list(sizes.collect())));
+            settings.push(format!("numbers of streams: {}", list(streams)));
+        }
+        let stream = [
+            (
+                "chunk",
+                self.stream.chunk.map(|bytes| format!("{bytes} bytes")),
+            ),
+            ("depth", self.stream.depth.map(|depth| depth.to_string())),
+            ("rails", self.stream.rails.map(|rails| rails.to_string())),
+        ];
+        let given = stream
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+        settings.extend(given);
+        settings
     }
 
     /// Returns the change that counts, as a part of the old value.
@@ -431,6 +484,22 @@ pub(super) fn of_ticket(address: String, port: u16) -> Vec<NamedPlace> {
         port,
     };
     vec![(StageHost::Here, HERE.to_owned()), (server, address)]
+}
+
+/// Returns the command line of this process, quoted for a shell. A ticket is a secret, and is left out: asterisks have
+/// replaced it, unless the system refused that.
+pub(super) fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| {
+        let word = word.to_string_lossy().into_owned();
+        let is_hidden = !word.is_empty() && word.chars().all(|c| c == '*');
+        if is_hidden || Ticket::resembles(word.as_bytes()) {
+            "TICKET".to_owned()
+        } else {
+            quote::word(&word)
+        }
+    });
+    let words: Vec<_> = ["rdperf".to_owned()].into_iter().chain(words).collect();
+    words.join(" ")
 }
 
 fn place(operand: &OsStr) -> Result<StageHost, String> {

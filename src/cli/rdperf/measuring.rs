@@ -78,7 +78,10 @@ pub(super) async fn measure(
     }
     for pair in pairs {
         let whats = match &context.args.measure.sweep {
-            None => measurands(&context.args.measure, depth, &pair.media),
+            None => {
+                let rails = rails(coordinator, context, pair);
+                measurands(&context.args.measure, depth, &pair.media, &rails)
+            }
             Some(sweep) => sweep_measurands(sweep, pair, context, failures),
         };
         let first = planned.len();
@@ -122,6 +125,25 @@ pub(super) async fn measure(
     planned.retain(|planned| !planned.series.runs.is_empty());
     planned.sort_by_key(|planned| planned.place);
     planned.into_iter().map(|planned| planned.series).collect()
+}
+
+/// The numbers of rails that are compared with one.
+const RAILS: [u8; 3] = [2, 4, 8];
+
+/// Returns the numbers of rails to measure: up to the number of processors of the host that has fewer. None if the user
+/// has chosen a number.
+fn rails(coordinator: &Coordinator, context: &RunContext<'_>, pair: &MeasuredPair) -> Vec<u8> {
+    if context.args.stream.rails.is_some() {
+        return Vec::new();
+    }
+    let hosts = [pair.dialer, pair.listener].into_iter();
+    let processors = hosts.map(|host| {
+        let facts = coordinator.hosts.facts(host);
+        facts.map_or(1, |facts| facts.processors)
+    });
+    let fewest = processors.min().unwrap_or(1);
+    let rails = RAILS.into_iter();
+    rails.filter(|rails| u32::from(*rails) <= fewest).collect()
 }
 
 /// Returns what a sweep measures between two hosts. What their devices cannot do is added to `failures`.
@@ -269,12 +291,17 @@ pub(super) enum Depth {
 }
 
 /// Returns what is measured between two hosts, in the order of the report. `media` are the transports that work between
-/// them.
-pub(super) fn measurands(args: &MeasureArgs, depth: Depth, media: &[Transport]) -> Vec<Measurand> {
+/// them, and `rails` the numbers of rails that one stream over TCP has beside one.
+pub(super) fn measurands(
+    args: &MeasureArgs,
+    depth: Depth,
+    media: &[Transport],
+    rails: &[u8],
+) -> Vec<Measurand> {
     let mut measurands = Vec::new();
     for &medium in media {
         if args.wants(MeasureChoice::Bandwidth) {
-            measurands.extend(bandwidths(args, depth, medium));
+            measurands.extend(bandwidths(args, depth, medium, rails));
         }
     }
     for &medium in media {
@@ -291,12 +318,18 @@ pub(super) fn measurands(args: &MeasureArgs, depth: Depth, media: &[Transport]) 
     measurands
 }
 
-fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Transport) -> Vec<Measurand> {
+fn bandwidths(
+    args: &MeasureArgs,
+    depth: Depth,
+    transport: Transport,
+    rails: &[u8],
+) -> Vec<Measurand> {
     let of = |carrier, traffic, streams, size| Measurand::Bandwidth {
         carrier,
         transport,
         traffic,
         streams,
+        rails: None,
         size,
     };
     let stream = |traffic, streams| of(Carrier::Stream, traffic, streams, None);
@@ -309,6 +342,17 @@ fn bandwidths(args: &MeasureArgs, depth: Depth, transport: Transport) -> Vec<Mea
             if depth == Depth::Full {
                 measurands.push(stream(Traffic::Both, streams));
             }
+        }
+        if (streams, depth, transport) == (1, Depth::Full, Transport::Tcp) {
+            let of_rails = |&rails: &u8| Measurand::Bandwidth {
+                carrier: Carrier::Stream,
+                transport,
+                traffic: Traffic::Forward,
+                streams,
+                rails: Some(rails),
+                size: None,
+            };
+            measurands.extend(rails.iter().map(of_rails));
         }
         if depth == Depth::Matrix {
             break;
@@ -365,7 +409,8 @@ mod tests {
             let medium = what.transport().map(|medium| medium.to_string());
             format!("{} {what}", medium.unwrap_or_default())
         };
-        measurands(&args, depth, media).iter().map(name).collect()
+        let measurands = measurands(&args, depth, media, &[2, 4]);
+        measurands.iter().map(name).collect()
     }
 
     #[test]
@@ -379,6 +424,8 @@ mod tests {
             "TCP stream, one way",
             "TCP stream, the other way",
             "TCP stream, both ways",
+            "TCP stream of 2 rails, one way",
+            "TCP stream of 4 rails, one way",
             "TCP 4 streams, one way",
             "TCP socket, one way",
             "RDMA stream, one way",

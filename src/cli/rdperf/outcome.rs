@@ -9,7 +9,9 @@ use super::table::digits;
 use crate::{
     Transport, TransportPolicy,
     cli::{
+        args::RdperfArgs,
         rdperf::{
+            args,
             checks::CheckedPair,
             hosts::{Coordinator, RunContext},
             measuring::MeasuredPair,
@@ -23,6 +25,7 @@ use crate::{
             table::TextTable,
         },
     },
+    options::TypedRate,
     perf::{
         check::{Finding, Severity},
         report::{
@@ -46,19 +49,23 @@ pub(super) struct RunOutcome {
     late: usize,
     /// The choices of the pairs that cannot be measured.
     unmeasured: Vec<PairChoice>,
+    /// The pairs of hosts that carry less than was expected.
+    shortfalls: Vec<String>,
     /// The exit code of a report that stdout did not take.
     unwritten: Option<Exit>,
 }
 
 impl RunOutcome {
     /// Returns what is known when every host has answered, or is lost.
-    pub(super) fn new(coordinator: &Coordinator) -> Self {
+    pub(super) fn new(coordinator: &Coordinator, args: &RdperfArgs) -> Self {
         let hosts = &coordinator.hosts;
         let summary = |host: usize| Some(HostSummary::new(hosts.name(host), hosts.facts(host)?));
         Self {
             document: PerfDocument {
                 version: DOCUMENT_VERSION,
                 rdperf: env!("CARGO_PKG_VERSION").to_owned(),
+                command: args::command_line(),
+                settings: args.settings(),
                 hosts: (0..hosts.count()).filter_map(summary).collect(),
                 ..PerfDocument::default()
             },
@@ -67,6 +74,7 @@ impl RunOutcome {
             rates: [None, None],
             late: 0,
             unmeasured: Vec::new(),
+            shortfalls: Vec::new(),
             unwritten: None,
         }
     }
@@ -105,6 +113,7 @@ impl RunOutcome {
         coordinator: &Coordinator,
         series: Vec<Series>,
         pairs: &[MeasuredPair],
+        expected: Option<&TypedRate>,
     ) {
         if let [pair] = pairs {
             self.rates = rates(coordinator, pair, &series);
@@ -113,7 +122,12 @@ impl RunOutcome {
         self.late = self.document.findings.len();
         self.document.findings.extend(found);
         self.document.series = series;
-        self.document.verdict = verdict(&self.document, self.rates);
+        // After ^C some measurements are missing, maybe the one that shows the limit.
+        if !coordinator.is_interrupted() {
+            self.document.verdict = verdict(&self.document, self.rates);
+            let shortfalls = |expected| verdict::shortfalls(&self.document.series, expected);
+            self.shortfalls = expected.map(shortfalls).unwrap_or_default();
+        }
     }
 
     /// Writes the pictures, prints the rest of the report, and returns the exit code.
@@ -170,6 +184,7 @@ impl RunOutcome {
         if !context.args.measure.check {
             texts.extend(self.unmeasured.iter().map(|pair| unmeasured(pair, context)));
         }
+        texts.append(&mut self.shortfalls.clone());
         for text in texts {
             context.console.error(&text);
             self.document.errors.push(text);
@@ -193,7 +208,7 @@ impl RunOutcome {
             Exit::Local
         } else if !context.args.measure.check && !self.unmeasured.is_empty() {
             Exit::Connection
-        } else if !self.failures.is_empty() {
+        } else if !(self.failures.is_empty() && self.shortfalls.is_empty()) {
             Exit::Local
         } else {
             Exit::Ok

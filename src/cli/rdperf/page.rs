@@ -29,13 +29,21 @@ use crate::{
 
 /// How the page looks, on a screen and on paper.
 const STYLE: &str = "
+:root { color-scheme: light dark }
+* { box-sizing: border-box }
 body { font: 15px/1.5 Helvetica, Arial, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left } caption { text-align: left; font-weight: bold }
 th { border-bottom: 2px solid #888 } pre { background: #f4f4f4; padding: .6rem; white-space: pre-wrap }
-svg { max-width: 100%; height: auto } .verdict { white-space: pre-line; font-weight: bold }
+pre, code { font-family: 'DejaVu Sans Mono', Menlo, Consolas, monospace; font-size: .92em; overflow-wrap: anywhere }
+.wide { overflow-x: auto } figure { margin: 1rem 0; overflow-x: auto }
+svg { max-width: 100%; height: auto; border-radius: 4px } .verdict { white-space: pre-line; font-weight: bold }
+@media (max-width: 40rem) { body { margin: .5rem auto; padding: 0 .6rem } th, td { padding: .2rem .4rem; white-space: nowrap } }
+@media (prefers-color-scheme: dark) {
+body { color: #ddd; background: #16181b } th, td { border-color: #444 } th { border-color: #888 } pre { background: #24272b }
+}
 @media print { body { margin: 0; max-width: none } figure, table { break-inside: avoid } }
 ";
 
@@ -51,7 +59,7 @@ pub(super) fn page(document: &PerfDocument, rates: [Option<f64>; 2]) -> String {
         html lang="en" {
             head {
                 meta charset="utf-8";
-                meta name="viewport" content="width=device-width";
+                meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (title) }
                 style { (PreEscaped(STYLE)) }
             }
@@ -59,16 +67,17 @@ pub(super) fn page(document: &PerfDocument, rates: [Option<f64>; 2]) -> String {
                 h1 { (title) }
                 p { (date(document.started)) ", rdperf " (document.rdperf) }
                 @if !document.verdict.is_empty() {
-                    p.verdict { (document.verdict) }
+                    p.verdict { (with_code(&document.verdict)) }
                 }
                 @for error in &document.errors {
-                    p { strong { "Error: " } (error) }
+                    p { strong { "Error: " } (with_code(error)) }
                 }
                 (pictures(document))
                 @for table in tables(document, rates) {
-                    (table_markup(&table))
+                    div.wide { (table_markup(&table)) }
                 }
                 (findings(&document.findings))
+                (settings(document))
                 (hosts(document))
             }
         }
@@ -130,12 +139,37 @@ fn findings(findings: &[Finding]) -> Markup {
             @for finding in findings {
                 p {
                     @if finding.severity == Severity::Repair { strong { "To repair: " } }
-                    (finding.subject) ": " (finding.what)
+                    (finding.subject) ": " (with_code(&finding.what))
                 }
                 @if let Some(remedy) = &finding.remedy {
-                    pre { (remedy) }
+                    p.remedy { (with_code(remedy)) }
                 }
             }
+        }
+    }
+}
+
+/// Returns the command line, and how it was measured.
+fn settings(document: &PerfDocument) -> Markup {
+    html! {
+        @if !document.command.is_empty() {
+            h2 { "Settings" }
+            pre { (document.command) }
+            ul {
+                @for setting in &document.settings {
+                    li { (setting) }
+                }
+            }
+        }
+    }
+}
+
+/// Returns a text in which the parts between backticks are code.
+fn with_code(text: &str) -> Markup {
+    let parts = text.split('`').enumerate();
+    html! {
+        @for (at, part) in parts {
+            @if at % 2 == 1 { code { (part) } } @else { (part) }
         }
     }
 }
@@ -144,15 +178,15 @@ fn hosts(document: &PerfDocument) -> Markup {
     html! {
         h2 { "Hosts" }
         @for host in &document.hosts {
-            p { (host.line()) }
+            p { (with_code(&host.line())) }
             ul {
                 @for detail in host.details() {
-                    li { (detail) }
+                    li { (with_code(&detail)) }
                 }
             }
         }
         @for choice in &document.choices {
-            p { (choice.from) " to " (choice.to) ": auto uses " (choice.transport) " (" (choice.reason) ")" }
+            p { (choice.from) " to " (choice.to) ": auto uses " (choice.transport) " (" (with_code(&choice.reason)) ")" }
         }
     }
 }
@@ -305,8 +339,10 @@ mod tests {
                 severity: Severity::Repair,
                 subject: "h1".to_owned(),
                 what: "it is <small>".to_owned(),
-                remedy: Some("ip link set mtu 9000".to_owned()),
+                remedy: Some("`ip link set mtu 9000`; see `ip link`".to_owned()),
             }],
+            command: "rdperf --time 0.2 fs2".to_owned(),
+            settings: vec!["5 runs".to_owned()],
             started: 1_795_564_800,
             ..PerfDocument::default()
         };
@@ -318,14 +354,19 @@ mod tests {
             "a &lt; b &amp; ",
             "&lt;script&gt;",
             "it is &lt;small&gt;",
-            "ip link set mtu 9000",
+            "<code>ip link set mtu 9000</code>; see <code>ip link</code>",
+            "<pre>rdperf --time 0.2 fs2</pre>",
+            "<li>5 runs</li>",
+            "width=device-width, initial-scale=1",
+            "prefers-color-scheme: dark",
+            "overflow-x: auto",
             "<caption>throughput</caption>",
             "<td>1000000</td>",
             "<svg ",
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        for unwanted in ["<script", "src=", "href=", "@import", "url("] {
+        for unwanted in ["<script", "src=", "href=", "@import", "url(", "`"] {
             assert!(!text.contains(unwanted), "{unwanted}: {text}");
         }
     }

@@ -166,7 +166,7 @@ async fn carry_out(
 ) -> RunOutcome {
     context.steps.begin("connecting");
     coordinator.hosts.gather().await;
-    let mut outcome = RunOutcome::new(coordinator);
+    let mut outcome = RunOutcome::new(coordinator, context.args);
     if context.args.measure.pingpong {
         outcome.pingpong = pingpong::measure(coordinator, context, &mut outcome.failures).await;
         return outcome;
@@ -185,6 +185,7 @@ async fn carry_out(
         &mut outcome.failures,
     )
     .await;
-    outcome.measured(coordinator, series, &measured);
+    let expected = context.args.measure.expect.as_ref();
+    outcome.measured(coordinator, series, &measured, expected);
     outcome
 }

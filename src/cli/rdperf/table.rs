@@ -418,6 +418,7 @@ mod tests {
                 transport,
                 traffic: Traffic::Forward,
                 streams: 1,
+                rails: None,
                 size: None,
             },
             runs: vec![Sample {

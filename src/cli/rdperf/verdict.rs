@@ -3,14 +3,18 @@
 
 use crate::{
     Transport,
-    cli::rdperf::table::{digits, ends},
+    cli::rdperf::table::{digits, ends, pair},
+    options::TypedRate,
     perf::{
-        check::{Finding, PairRate, TransferRates, limit, lossy, rate, slow_pairs},
+        check::{
+            Finding, MeasuredRate, PairRate, Severity, TransferEnd, TransferRates, best_rails,
+            lossy, rate, slow_pairs, verdict as verdict_of,
+        },
         messages::{NetworkCounters, Traffic},
         report::{
             PerfDocument, SizeText,
             measurand::{Carrier, FigureName, Measurand, SMALL_OPERATION},
-            series::{Series, SweepCurve, curves, median, sizes, sum},
+            series::{ProcessorLoad, Sample, Series, SweepCurve, curves, median, sizes, sum},
         },
     },
 };
@@ -104,45 +108,68 @@ pub(super) fn verdict(document: &PerfDocument, rates: [Option<f64>; 2]) -> Strin
 
 /// Returns the verdict of a run with one pair of hosts.
 fn of_pair(document: &PerfDocument, medium: Transport, port: Option<f64>) -> String {
-    let series = &document.series;
-    let is_stream = |one: &&Series| {
-        matches!(
-            one.what,
-            Measurand::Bandwidth { carrier: Carrier::Stream, traffic: Traffic::Forward, transport, .. }
-                if transport == medium
-        )
-    };
-    let streams = series.iter().filter(is_stream);
-    let best = streams.max_by(|one, other| {
+    let streams = document.series.iter().filter(|one| is_of(one, medium));
+    let streams = streams.filter_map(|one| Some((one, forward_threads(one)?)));
+    let best = streams.max_by(|(one, _), (other, _)| {
         let (one, other) = (one.median(), other.median());
         one.unwrap_or(0.0).total_cmp(&other.unwrap_or(0.0))
     });
-    let Some((best, stream, to)) =
-        best.and_then(|best| Some((best, best.median()?, best.to.as_deref()?)))
-    else {
-        return String::new();
+    let sentence = best.and_then(|(best, threads)| {
+        let rates = transfer(document, (best, threads), medium, port)?;
+        let to = best.to.as_deref()?;
+        Some(format!(
+            "{} to {to}, {medium}: {}",
+            best.from,
+            verdict_of(&rates)
+        ))
+    });
+    let rails = best_rails(&rail_rates(&document.series));
+    let lines: Vec<_> = sentence.into_iter().chain(rails).collect();
+    lines.join("\n")
+}
+
+/// Returns what is known about the transfer of a series of streams, of so many threads at each end.
+fn transfer<'a>(
+    document: &'a PerfDocument,
+    (best, threads): (&'a Series, u16),
+    medium: Transport,
+    port: Option<f64>,
+) -> Option<TransferRates<'a>> {
+    let (from, to) = (&*best.from, best.to.as_deref()?);
+    let cipher = best.cipher();
+    let end = |host: &'a str, is_sink: bool| {
+        let of_run = |run: &Sample| match is_sink {
+            true => (run.cpu_listener, run.load_listener),
+            false => (run.cpu_dialer, run.load_dialer),
+        };
+        TransferEnd {
+            host,
+            disk: disk(&document.series, host, is_sink),
+            used: best.median_of(|run| Some(of_run(run).0 * run.value / 1e9)),
+            load: median_load(best.runs.iter().filter_map(|run| of_run(run).1).collect()),
+            ciphers: cipher.and_then(|cipher| document.host(host)?.encrypts(cipher)),
+        }
     };
-    let raw = series.iter().find(|one| match one.what {
+    let raw = document.series.iter().find(|one| match one.what {
         Measurand::Bandwidth {
             carrier: Carrier::Socket | Carrier::Write,
-            transport,
             ..
-        } => transport == medium,
+        } => is_of(one, medium),
         _ => false,
     });
-    let alone = |host: &str, is_written: bool| {
-        let found = series.iter().find(|one| {
-            let is_of = match one.what {
-                Measurand::Write { .. } => is_written,
-                Measurand::Read { .. } => !is_written,
-                _ => false,
-            };
-            is_of && one.from == host
-        });
-        found.and_then(Series::median)
+    let subjects = [format!("{from} to {to}"), format!("{to} to {from}")];
+    let found = |code: &str, subjects: &[String]| {
+        let is_found = |finding: &&Finding| {
+            finding.code == code
+                && finding.severity == Severity::Repair
+                && subjects.contains(&finding.subject)
+        };
+        let found = document.findings.iter().find(is_found);
+        found.map(|finding| &*finding.what)
     };
-    let processors = |of: fn(&crate::perf::report::series::Sample) -> f64| {
-        best.median_of(|run| Some(of(run) * run.value / 1e9))
+    let loss = match medium {
+        Transport::Tcp => "loss-tcp",
+        Transport::Rdma => "loss-rdma",
     };
     #[allow(
         clippy::cast_possible_truncation,
@@ -150,23 +177,114 @@ fn of_pair(document: &PerfDocument, medium: Transport, port: Option<f64>) -> Str
         reason = "a rate in Mbit/s is positive and far below the limit"
     )]
     let port_mbps = port.map(|bytes| (bytes * 8.0 / 1e6) as u32);
-    let cipher = best.cipher();
-    let encrypts = |host: &str| document.host(host)?.encrypts(cipher?);
-    let limit = limit(&TransferRates {
-        source: &best.from,
-        sink: to,
-        stream,
-        raw: raw.and_then(Series::median),
+    Some(TransferRates {
+        ends: [end(from, false), end(to, true)],
+        stream: MeasuredRate::of(best)?,
+        threads,
+        raw: raw.and_then(MeasuredRate::of),
         port_mbps,
-        source_read: alone(&best.from, false),
-        sink_write: alone(to, true),
-        source_processors: processors(|run| run.cpu_dialer),
-        sink_processors: processors(|run| run.cpu_listener),
         cipher,
-        source_encrypts: encrypts(&best.from),
-        sink_decrypts: encrypts(to),
+        loss: found(loss, &subjects[..1]),
+        mtu: found("mtu-path", &subjects),
+    })
+}
+
+fn is_of(series: &Series, medium: Transport) -> bool {
+    series.what.transport() == Some(medium)
+}
+
+/// Returns the number of threads at each end of streams in the direction of the end that dials; none of others.
+fn forward_threads(series: &Series) -> Option<u16> {
+    match series.what {
+        Measurand::Bandwidth {
+            carrier: Carrier::Stream,
+            traffic: Traffic::Forward,
+            streams,
+            rails,
+            ..
+        } => Some(streams.saturating_mul(rails.unwrap_or(1).into())),
+        _ => None,
+    }
+}
+
+/// Returns the rates of one stream over TCP with different numbers of rails, that of one rail first.
+fn rail_rates(series: &[Series]) -> Vec<(u8, MeasuredRate)> {
+    let rails = |one: &Series| match one.what {
+        Measurand::Bandwidth {
+            carrier: Carrier::Stream,
+            transport: Transport::Tcp,
+            traffic: Traffic::Forward,
+            streams: 1,
+            rails,
+            ..
+        } => Some((rails.unwrap_or(1), MeasuredRate::of(one)?)),
+        _ => None,
+    };
+    series.iter().filter_map(rails).collect()
+}
+
+/// Returns what a host reads from its disk, or writes to it.
+fn disk(series: &[Series], host: &str, is_written: bool) -> Option<MeasuredRate> {
+    let found = series.iter().find(|one| {
+        let is_of = match one.what {
+            Measurand::Write { .. } => is_written,
+            Measurand::Read { .. } => !is_written,
+            _ => false,
+        };
+        is_of && one.from == host
     });
-    format!("{} to {to}, {medium}: {limit}", best.from)
+    found.and_then(MeasuredRate::of)
+}
+
+/// Returns the load of a host in most runs.
+fn median_load(loads: Vec<ProcessorLoad>) -> Option<ProcessorLoad> {
+    let middle = |value: fn(&ProcessorLoad) -> f64| median(loads.iter().map(value));
+    Some(ProcessorLoad {
+        processors: loads.first()?.processors,
+        busy: middle(|load| load.busy)?,
+        others: middle(|load| load.others)?,
+    })
+}
+
+/// Returns a sentence for each direction between two hosts whose fastest streams, one way, carry less than was
+/// `expected`. In a run with one pair only the direction from the first host counts: the other one is measured with one
+/// stream.
+pub(super) fn shortfalls(series: &[Series], expected: &TypedRate) -> Vec<String> {
+    let is_one_pair = pair(series).is_some();
+    let mut best: Vec<(&str, &str, f64)> = Vec::new();
+    for one in series {
+        let Measurand::Bandwidth {
+            carrier: Carrier::Stream,
+            traffic,
+            ..
+        } = one.what
+        else {
+            continue;
+        };
+        let is_counted = !is_one_pair || traffic == Traffic::Forward;
+        let known = ends(one, traffic).filter(|_| is_counted);
+        let Some(((from, to), rate)) = known.zip(one.median()) else {
+            continue;
+        };
+        match best
+            .iter_mut()
+            .find(|known| (known.0, known.1) == (from, to))
+        {
+            Some(known) => known.2 = known.2.max(rate),
+            None => best.push((from, to, rate)),
+        }
+    }
+    let short = best
+        .into_iter()
+        .filter(|(.., rate)| *rate < expected.bytes_per_second);
+    let sentence = |(from, to, rate): (&str, &str, f64)| {
+        let (is, wanted) = (
+            expected.show(rate),
+            expected.show(expected.bytes_per_second),
+        );
+        format!("{from} to {to}: {is}, and {wanted} was expected")
+    };
+    short.map(sentence).collect()
 }
 
 /// Returns the verdict of a run with several pairs of hosts.
@@ -458,6 +576,7 @@ mod tests {
                 transport: Transport::Tcp,
                 traffic,
                 streams,
+                rails: None,
                 size: None,
             },
             runs: vec![Sample {

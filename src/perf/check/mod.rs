@@ -16,7 +16,9 @@ use crate::ssh::quote::word;
 pub(crate) use self::{
     host::check_host,
     pair::{PairEnd, PairFacts, automatic_choice, check_pair},
-    rates::{PairRate, TransferRates, limit, lossy, slow_pairs},
+    rates::{
+        MeasuredRate, PairRate, TransferEnd, TransferRates, best_rails, lossy, slow_pairs, verdict,
+    },
 };
 
 /// How serious a finding is.

@@ -14,7 +14,7 @@ use super::{
     connections::{
         PendingSockets, PendingStreams, PlacedStream, SocketTerms, broken, start_thread,
     },
-    counters::{self, MeasureClock},
+    counters::{self, LoadClock, MeasureClock},
 };
 use crate::{
     Direction, ReadHalf, Stream, WriteHalf,
@@ -53,33 +53,45 @@ pub(super) async fn measure_streams(
     let streams = pending.connect().await?;
     let direction = direction(task.traffic, end);
     let transport = streams.first().map(|(_, stream)| describe_link(stream));
-    let before = counters::snapshot();
-    let clock = MeasureClock::start();
+    let clocks = Clocks::start();
     let time = Duration::from_millis(task.millis.into());
     let moving = streams
         .into_iter()
         .map(|placed| carry_stream(placed, direction, time, peer));
     let moved = try_join_all(moving).await?;
-    Ok(result(&moved, &clock, &before, transport))
+    Ok(clocks.result(&moved, transport))
 }
 
-/// Returns the result of an end. `moved` has the bytes that each of its streams sent and received.
-fn result(
-    moved: &[(u64, u64)],
-    clock: &MeasureClock,
-    before: &NetworkCounters,
-    transport: Option<EdgeLink>,
-) -> TaskResult {
-    let time = clock.time();
-    TaskResult::Bandwidth(BandwidthResult {
-        bytes_sent: moved.iter().map(|(sent, _)| sent).sum(),
-        bytes_received: moved.iter().map(|(_, received)| received).sum(),
-        operations: 0,
-        nanos: time.nanos,
-        cpu_nanos: time.cpu_nanos,
-        counters: counters::growth(before, &counters::snapshot()),
-        transport,
-    })
+/// What an end counts while it measures.
+struct Clocks {
+    before: NetworkCounters,
+    load: LoadClock,
+    time: MeasureClock,
+}
+
+impl Clocks {
+    fn start() -> Self {
+        Self {
+            before: counters::snapshot(),
+            load: LoadClock::start(),
+            time: MeasureClock::start(),
+        }
+    }
+
+    /// Returns the result of an end. `moved` has the bytes that each of its streams sent and received.
+    fn result(&self, moved: &[(u64, u64)], transport: Option<EdgeLink>) -> TaskResult {
+        let time = self.time.time();
+        TaskResult::Bandwidth(BandwidthResult {
+            bytes_sent: moved.iter().map(|(sent, _)| sent).sum(),
+            bytes_received: moved.iter().map(|(_, received)| received).sum(),
+            operations: 0,
+            nanos: time.nanos,
+            cpu_nanos: time.cpu_nanos,
+            counters: counters::growth(&self.before, &counters::snapshot()),
+            load: self.load.load(),
+            transport,
+        })
+    }
 }
 
 /// Carries the bytes of one stream. Returns the bytes sent and the bytes received.
@@ -175,8 +187,7 @@ pub(super) fn measure_sockets(
     let sockets = pending.connect(terms)?;
     let direction = direction(task.traffic, end);
     let time = Duration::from_millis(task.millis.into());
-    let before = counters::snapshot();
-    let clock = MeasureClock::start();
+    let clocks = Clocks::start();
     let moved = thread::scope(|scope| {
         let threads: Vec<_> = sockets
             .iter()
@@ -194,7 +205,7 @@ pub(super) fn measure_sockets(
         ended.collect::<io::Result<Vec<_>>>()
     });
     let moved = moved.map_err(|error| terms.broken(&error))?;
-    Ok(result(&moved, &clock, &before, None))
+    Ok(clocks.result(&moved, None))
 }
 
 /// Ends both directions of all sockets.

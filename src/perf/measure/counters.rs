@@ -6,11 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::{
+    param::clock_ticks_per_second,
+    time::{ClockId, clock_gettime},
+};
 
 use crate::perf::{
     facts::{HostRoots, decimal, names, trimmed},
-    messages::NetworkCounters,
+    messages::{HostLoad, NetworkCounters},
 };
 
 /// The counters of an RDMA port for the packets that it has sent. Hardware has the first, rxe the second.
@@ -90,6 +93,59 @@ fn tcp_counter(snmp: &str, name: &str) -> Option<u64> {
     let (names, numbers) = (lines.next()?, lines.next()?);
     let column = names.split_whitespace().position(|found| found == name)?;
     numbers.split_whitespace().nth(column)?.parse().ok()
+}
+
+/// Measures what all programs of a host do with its processors.
+pub(super) struct LoadClock(HostLoad);
+
+impl LoadClock {
+    /// Starts a clock.
+    pub(super) fn start() -> Self {
+        Self(load_since_boot(&HostRoots::default()))
+    }
+
+    /// Returns the load since the start.
+    pub(super) fn load(&self) -> HostLoad {
+        let now = load_since_boot(&HostRoots::default());
+        HostLoad {
+            busy_nanos: now.busy_nanos.saturating_sub(self.0.busy_nanos),
+            programs_nanos: now.programs_nanos.saturating_sub(self.0.programs_nanos),
+            ..now
+        }
+    }
+}
+
+/// Reads the times of all processors below `roots`, as `/proc/stat` has them.
+fn load_since_boot(roots: &HostRoots) -> HostLoad {
+    let stat = trimmed(&roots.proc.join("stat")).unwrap_or_default();
+    let is_processor = |line: &&str| {
+        let number = line
+            .strip_prefix("cpu")
+            .and_then(|rest| rest.split(' ').next());
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
+    let ticks = all.unwrap_or_default().split_whitespace();
+    let ticks: Vec<u64> = ticks.map_while(|ticks| ticks.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; what follows is a part of user and nice.
+    let sum = |columns: &[usize]| {
+        let of = |column: &usize| ticks.get(*column).copied().unwrap_or(0);
+        let ticks = columns.iter().map(of).fold(0, u64::saturating_add);
+        ticks.saturating_mul(tick_nanos())
+    };
+    let boot = trimmed(&roots.proc.join("sys/kernel/random/boot_id")).unwrap_or_default();
+    let digits: String = boot.chars().filter(|c| *c != '-').take(16).collect();
+    HostLoad {
+        kernel: u64::from_str_radix(&digits, 16).unwrap_or(0),
+        processors: u32::try_from(stat.lines().filter(is_processor).count()).unwrap_or(0),
+        busy_nanos: sum(&[0, 1, 2, 5, 6, 7]),
+        programs_nanos: sum(&[0, 1, 2, 7]),
+    }
+}
+
+/// Returns the unit of time of `/proc/stat` in nanoseconds.
+fn tick_nanos() -> u64 {
+    1_000_000_000 / clock_ticks_per_second().max(1)
 }
 
 /// A clock that runs while an end measures.
@@ -181,6 +237,28 @@ Udp: 3
             rdma_losses: 10,
         };
         assert_eq!(read(&roots), expected);
+    }
+
+    #[test]
+    fn the_load_of_all_processors_is_read() {
+        let tree = tempfile::tempdir().unwrap();
+        let roots = HostRoots::below(tree.path());
+        assert_eq!(load_since_boot(&roots), HostLoad::default());
+        let proc = tree.path().join("proc");
+        fs::create_dir_all(proc.join("sys/kernel/random")).unwrap();
+        let id = "0123abcd-4567-89ab-cdef-0123456789ab\n";
+        fs::write(proc.join("sys/kernel/random/boot_id"), id).unwrap();
+        let stat = "cpu  10 20 30 4000 500 6 7 8 9 10\ncpu0 5 10 15 2000 250 3 3 4 4 5\n\
+                    cpu1 5 10 15 2000 250 3 4 4 5 5\nintr 7 8\nctxt 9\n";
+        fs::write(proc.join("stat"), stat).unwrap();
+        let expected = HostLoad {
+            kernel: 0x0123_abcd_4567_89ab,
+            processors: 2,
+            busy_nanos: 81 * tick_nanos(),
+            programs_nanos: 68 * tick_nanos(),
+        };
+        assert_eq!(load_since_boot(&roots), expected);
+        assert!(LoadClock::start().load().processors > 0);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use self::connections::{
     PendingSockets, PendingStreams, SocketTerms, StreamTerms, broken, control_settings,
 };
 use crate::{
-    Direction, Key, Stream, StreamConfig,
+    Direction, Key, Rails, Stream, StreamConfig,
     options::StreamOptions,
     perf::messages::{Layer, TaskEnd, TaskFault, TaskKind, TaskOrder, TaskResult, TaskTarget},
 };
@@ -241,6 +241,7 @@ fn config(order: &TaskOrder, settings: &TaskSettings) -> StreamConfig {
     match &order.kind {
         TaskKind::Bandwidth(task) => StreamConfig {
             direction: bandwidth::direction(task.traffic, order.end()),
+            rails: task.rails.map_or(config.rails, Rails::Exactly),
             ..config
         },
         TaskKind::Latency(task) => latency::settings(config, task.wait),

@@ -23,7 +23,7 @@ use rustix::{
 use crate::{
     perf::{
         facts::{HostRoots, trimmed},
-        messages::{BandwidthResult, NetworkCounters, StorageTask, TaskResult},
+        messages::{BandwidthResult, HostLoad, NetworkCounters, StorageTask, TaskResult},
     },
     ssh::quote,
 };
@@ -61,6 +61,7 @@ pub(crate) fn measure_storage(
         nanos: nanos(amount.time),
         cpu_nanos: amount.cpu_nanos,
         counters: NetworkCounters::default(),
+        load: HostLoad::default(),
         transport: None,
     }))
 }

@@ -332,6 +332,7 @@ mod tests {
                     transport,
                     traffic,
                     streams: 1,
+                    rails: None,
                     size: None,
                 };
                 series.push(Series {

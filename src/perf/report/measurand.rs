@@ -24,6 +24,9 @@ pub(crate) enum Measurand {
         transport: Transport,
         traffic: Traffic,
         streams: u16,
+        /// The number of rails of each stream, where it was chosen: of a measurement that compares them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rails: Option<u8>,
         /// The size of an operation in bytes: of verbs only.
         size: Option<u32>,
     },
@@ -97,6 +100,7 @@ impl Measurand {
                 carrier,
                 traffic,
                 streams,
+                rails,
                 size,
                 ..
             } => match carrier.layer() {
@@ -104,6 +108,7 @@ impl Measurand {
                     layer,
                     traffic,
                     streams,
+                    rails,
                     millis,
                 })),
                 Err(verb) => Some(TaskKind::Verbs(VerbsTask {
@@ -173,6 +178,7 @@ impl fmt::Display for Measurand {
                 carrier,
                 traffic,
                 streams,
+                rails,
                 size,
                 ..
             } => {
@@ -183,6 +189,11 @@ impl fmt::Display for Measurand {
                     (Carrier::Socket, count) => write!(f, "{count} sockets")?,
                     (Carrier::Write, _) => f.write_str("verbs WRITE")?,
                     (Carrier::Send, _) => f.write_str("verbs SEND")?,
+                }
+                match rails {
+                    None => {}
+                    Some(1) => f.write_str(" of 1 rail")?,
+                    Some(rails) => write!(f, " of {rails} rails")?,
                 }
                 if let Some(size) = size {
                     write!(f, " of {}", SizeText(*size))?;

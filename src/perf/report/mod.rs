@@ -32,6 +32,12 @@ pub(crate) struct PerfDocument {
     pub(crate) exit: u8,
     /// The time of the start, in seconds since 1970.
     pub(crate) started: u64,
+    /// The command line, quoted for a shell, without a ticket.
+    #[serde(default)]
+    pub(crate) command: String,
+    /// How it was measured: a line for each setting.
+    #[serde(default)]
+    pub(crate) settings: Vec<String>,
     /// The hosts that answered.
     pub(crate) hosts: Vec<HostSummary>,
     /// What is wrong, and how to repair it. Reports are compared by their measurements only.

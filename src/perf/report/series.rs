@@ -7,7 +7,7 @@ use crate::{
     Cipher, Transport,
     perf::{
         histogram::LatencyHistogram,
-        messages::{BandwidthResult, LatencyResult, NetworkCounters, TaskResult},
+        messages::{BandwidthResult, HostLoad, LatencyResult, NetworkCounters, TaskResult},
     },
 };
 
@@ -171,6 +171,12 @@ pub(crate) struct Sample {
     /// What both ends' kernels have counted: of a measurement of bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) counters: Option<NetworkCounters>,
+    /// What the processors of the end that dials did: of a measurement of bytes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) load_dialer: Option<ProcessorLoad>,
+    /// What the processors of the end that listens did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) load_listener: Option<ProcessorLoad>,
     /// The address of the other end, as the end that dials has used it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) address: Option<String>,
@@ -230,11 +236,44 @@ fn bandwidth(dialer: &BandwidthResult, listener: &BandwidthResult) -> Result<Sam
         cpu_dialer: ratio(dialer.cpu_nanos, bytes),
         cpu_listener: ratio(listener.cpu_nanos, bytes),
         counters: Some(sum(dialer.counters, listener.counters)),
+        load_dialer: ProcessorLoad::of(dialer, listener),
+        load_listener: ProcessorLoad::of(listener, dialer),
         address: dialer.transport.as_ref().map(|used| used.address.clone()),
         link: dialer.transport.as_ref().map(|used| used.reason.clone()),
         cipher: dialer.transport.as_ref().and_then(|used| used.cipher),
         ..Sample::default()
     })
+}
+
+/// What the processors of a host did during a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProcessorLoad {
+    /// The number of processors.
+    pub(crate) processors: u32,
+    /// The number of processors that were busy, in the mean.
+    pub(crate) busy: f64,
+    /// The number of processors that ran other programs, in the mean.
+    pub(crate) others: f64,
+}
+
+impl ProcessorLoad {
+    /// Returns the load of the host of `own`. `peer` is the other end, maybe on the same host.
+    fn of(own: &BandwidthResult, peer: &BandwidthResult) -> Option<Self> {
+        let HostLoad {
+            kernel, processors, ..
+        } = own.load;
+        let of_end = |end: &BandwidthResult| ratio(end.cpu_nanos, end.nanos);
+        let shared = match kernel == peer.load.kernel {
+            true => of_end(peer),
+            false => 0.0,
+        };
+        let programs = ratio(own.load.programs_nanos, own.nanos);
+        (processors > 0).then(|| Self {
+            processors,
+            busy: ratio(own.load.busy_nanos, own.nanos),
+            others: (programs - of_end(own) - shared).max(0.0),
+        })
+    }
 }
 
 /// Returns what one end has shown alone. Nanoseconds of processor time per byte are seconds per gigabyte.
@@ -353,6 +392,7 @@ pub(crate) mod tests {
             nanos,
             cpu_nanos: nanos / 2,
             counters: NetworkCounters::default(),
+            load: HostLoad::default(),
             transport: None,
         }
     }
@@ -365,6 +405,26 @@ pub(crate) mod tests {
         let both = bandwidth(&bytes(4000, 2000, 2000), &bytes(2000, 4000, 2000)).unwrap();
         assert!((both.value - 3e9).abs() < 1.0);
         assert_eq!(both.bytes, Some(6000));
+    }
+
+    #[test]
+    fn what_other_programs_do_is_what_the_ends_do_not() {
+        let end = |kernel, cpu_nanos| BandwidthResult {
+            cpu_nanos,
+            load: HostLoad {
+                kernel,
+                processors: 4,
+                busy_nanos: 3_500,
+                programs_nanos: 3_000,
+            },
+            ..bytes(4000, 0, 1000)
+        };
+        let others = |own, peer| ProcessorLoad::of(&own, &peer).unwrap().others;
+        assert!((others(end(1, 900), end(2, 800)) - 2.1).abs() < 1e-9);
+        // The two ends are on one machine.
+        assert!((others(end(1, 900), end(1, 800)) - 1.3).abs() < 1e-9);
+        assert!(others(end(1, 3_500), end(2, 0)).abs() < 1e-9);
+        assert_eq!(ProcessorLoad::of(&bytes(1, 0, 1), &end(1, 1)), None);
     }
 
     #[test]

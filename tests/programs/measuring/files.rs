@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::{
     quick,
-    reports::{Report, lines, number, text, what},
+    reports::{Report, lines, number, rails, text, what},
 };
 use crate::support::programs::{
     eventually,
@@ -45,7 +45,7 @@ fn the_ends_are_measured_and_leave_nothing() {
             .iter()
             .all(|series| what(series).starts_with("bandwidth"))
     );
-    assert_eq!(series.len(), 2 + 5);
+    assert_eq!(series.len(), 2 + 5 + rails().len());
     assert_eq!(fs::read_dir(hosts.path("h2", "folder")).unwrap().count(), 0);
     let verdict = report.text("verdict");
     assert!(verdict.contains("disk of h"), "{verdict}");

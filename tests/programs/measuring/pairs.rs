@@ -9,11 +9,24 @@ use serde_json::Value;
 use super::{
     checks::{drop_some, lacks_firewall, lacks_shaping, refuse, slow_down},
     quick,
-    reports::{Report, cells, lines, number, text, what},
+    reports::{Report, cells, lines, number, rails, text, what},
 };
-use crate::support::programs::hosts::{Network, Outcome};
+use crate::support::programs::{
+    hosts::{Network, Outcome},
+    local_hosts::Hosts,
+};
 
-/// What a pair without RDMA has, in the order of the report.
+/// Returns what a pair without RDMA has, in the order of the report.
+fn measurements() -> Vec<String> {
+    let rails = rails().into_iter();
+    let rails = rails.map(|rails| format!("bandwidth stream tcp forward 1 {rails}"));
+    let (before, after) = MEASUREMENTS.split_at(3);
+    let before = before.iter().map(ToString::to_string);
+    let after = after.iter().map(ToString::to_string);
+    before.chain(rails).chain(after).collect()
+}
+
+/// What every such pair has: streams of several rails follow the third row.
 const MEASUREMENTS: [&str; 9] = [
     "bandwidth stream tcp forward 1",
     "bandwidth stream tcp backward 1",
@@ -99,7 +112,7 @@ fn a_pair_is_measured_in_full_without_any_other_program() {
         assert!(ciphers.iter().all(is_fast), "{host:#}");
     }
     let series = report.list("series");
-    assert_eq!(series.iter().map(what).collect::<Vec<_>>(), MEASUREMENTS);
+    assert_eq!(series.iter().map(what).collect::<Vec<_>>(), measurements());
     for series in series {
         assert_eq!((text(series, "from"), text(series, "to")), ("here", "h1"));
         let runs = series["runs"].as_array().expect("runs");
@@ -211,7 +224,13 @@ fn people_get_tables_and_a_verdict() {
         }
     }
     has_row("TCP connect ", 8);
-    let verdict = lines.last().expect("a verdict");
+    let mut verdict = lines.iter().rev();
+    if !rails().is_empty() {
+        let rails = verdict.next().expect("a verdict about rails");
+        assert!(rails.starts_with("rails: "), "{rails}");
+        has_row("stream of 2 rails, one way ", 5);
+    }
+    let verdict = verdict.next().expect("a verdict");
     assert!(
         verdict.starts_with("here to h1, TCP: network "),
         "{verdict}"
@@ -232,7 +251,7 @@ fn programs_get_a_row_for_each_measurement() {
         heading[..6],
         ["from", "to", "transport", "measurement", "unit", "median"]
     );
-    assert_eq!(rows.len(), 1 + MEASUREMENTS.len(), "{rows:#?}");
+    assert_eq!(rows.len(), 1 + measurements().len(), "{rows:#?}");
     let column = |name: &str| {
         let found = heading.iter().position(|cell| cell == name);
         found.unwrap_or_else(|| panic!("no {name} in {heading:?}"))
@@ -259,7 +278,7 @@ fn programs_get_a_row_for_each_measurement() {
         .map(|row| &row[column("measurement")])
         .collect();
     assert_eq!(names[0], "stream, one way");
-    assert_eq!(names[8], "connect");
+    assert_eq!(names.last().unwrap().as_str(), "connect");
 }
 
 #[test]
@@ -302,6 +321,72 @@ fn every_run_is_printed_with_v_and_nothing_with_q() {
             .last()
             .is_some_and(|verdict| verdict.starts_with("here to h1, TCP"))
     );
+}
+
+#[test]
+fn a_rate_that_was_expected_decides_on_the_exit_status() {
+    let hosts = Hosts::new("");
+    let run = |rate: &str, form: &[&str]| {
+        let arguments = ["--measure", "bandwidth", "--expect", rate, "h1", "h2"];
+        let end = hosts
+            .rdperf(&quick(&[form, &arguments[..]].concat()))
+            .start()
+            .end();
+        assert!(!end.stdout.is_empty(), "{}", end.stderr);
+        end
+    };
+    assert_eq!(run("1kbit", &[]).exits(0), "");
+    let end = run("900Tbit/s", &[]);
+    end.fails(1, &["h1 to h2: ", " Tbit/s, and 900 Tbit/s was expected"]);
+    let report = Report::of(&run("100TB/s", &["--json"]));
+    assert_eq!(report.0["exit"], 1);
+    let error = report.list("errors")[0].as_str().unwrap();
+    assert!(
+        error.ends_with(" TB/s, and 100 TB/s was expected"),
+        "{error}"
+    );
+}
+
+/// A program that keeps a processor busy while it is held.
+struct BusyLoop(std::process::Child);
+
+impl BusyLoop {
+    fn start() -> Self {
+        let mut command = std::process::Command::new("sh");
+        Self(command.args(["-c", "while :; do :; done"]).spawn().unwrap())
+    }
+}
+
+impl Drop for BusyLoop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn programs_that_keep_the_processors_busy_are_the_limit() {
+    let hosts = Hosts::new("");
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let _busy: Vec<_> = (0..2 * processors).map(|_| BusyLoop::start()).collect();
+    let arguments = [
+        "--time",
+        "0.5",
+        "--runs",
+        "1",
+        "--measure",
+        "bandwidth",
+        "h1",
+        "h2",
+    ];
+    let end = hosts.rdperf(&arguments).start().end();
+    end.exits(0);
+    let lines = lines(&end);
+    let is_named = |line: &String| {
+        line.contains("the processors of h")
+            && line.contains(" are the limit, other programs keep ")
+    };
+    assert!(lines.iter().any(is_named), "{lines:#?}");
 }
 
 #[test]

@@ -89,6 +89,7 @@ pub(crate) fn what(series: &Value) -> String {
         "transport",
         "traffic",
         "streams",
+        "rails",
         "wait",
         "size",
     ];
@@ -99,6 +100,13 @@ pub(crate) fn what(series: &Value) -> String {
     });
     let values: Vec<_> = values.filter(|value| !value.is_empty()).collect();
     values.join(" ")
+}
+
+/// Returns the numbers of rails that are measured beside one, on hosts that are this machine.
+pub(crate) fn rails() -> Vec<usize> {
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let rails = [2, 4, 8].into_iter();
+    rails.filter(|rails| *rails <= processors).collect()
 }
 
 /// Returns the lines that a program has written to stdout.
@@ -173,6 +181,10 @@ fn a_run_is_drawn_and_a_saved_report_is_drawn_alike() {
     assert!(html.contains("<td>stream, one way</td>"), "{html}");
     assert!(html.contains("<svg "), "{html}");
     assert!(html.contains("h1 to h2, TCP: network "), "{html}");
+    assert!(html.contains("<pre>rdperf --ssh-opt "), "{html}");
+    assert!(html.contains(" h1 h2</pre>"), "{html}");
+    assert!(html.contains("prefers-color-scheme: dark"), "{html}");
+    assert!(!html.contains('`'), "{html}");
     // The report for programs is whole, too.
     let report = network.write("ctl", "report.json", &run.stdout);
     let report = report.display().to_string();

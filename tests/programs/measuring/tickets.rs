@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::{
     quick, rdperf,
-    reports::{Report, text, what},
+    reports::{Report, rails, text, what},
 };
 use crate::support::programs::{
     Place, Running, Setup, free_port,
@@ -50,14 +50,20 @@ fn two_processes_of_this_machine_measure_with_a_ticket() {
     listener.end().exits(0);
     let report = Report::of(&end);
     let series = report.list("series");
-    assert_eq!(series.len(), 6);
+    assert_eq!(series.len(), 6 + rails().len());
     for series in series {
         assert_eq!(
             (text(series, "from"), text(series, "to")),
             ("here", "127.0.0.1")
         );
     }
-    assert_eq!(what(&series[5]), "connect tcp");
+    assert_eq!(what(series.last().unwrap()), "connect tcp");
+    // The ticket is a secret.
+    assert!(
+        report.text("command").ends_with(" TICKET"),
+        "{:#}",
+        report.0
+    );
 }
 
 #[test]

@@ -60,6 +60,15 @@ fn wrong_use_gets_a_plain_sentence() {
             &["--sweep", "verb", "--size=1", "h1"],
             &["--sweep", "--size"],
         ),
+        (&["--expect", "10G", "h1"], &["write 10Gbit or 10GB/s"]),
+        (
+            &["--expect", "1Gbit", "--check", "h1"],
+            &["--expect", "--check"],
+        ),
+        (
+            &["--expect", "1Gbit", "--measure", "latency", "h1"],
+            &["--expect compares the bandwidth"],
+        ),
         (&["--nonsense", "h1"], &["--nonsense"]),
     ] {
         let end = rdperf(arguments).start().end();

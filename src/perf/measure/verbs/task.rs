@@ -23,8 +23,8 @@ use crate::{
     perf::{
         histogram::LatencyHistogram,
         messages::{
-            BandwidthResult, LatencyResult, MAX_OPERATION_BYTES, NetworkCounters, TaskEnd,
-            TaskResult, Verb, VerbsTask, WaitMode,
+            BandwidthResult, HostLoad, LatencyResult, MAX_OPERATION_BYTES, NetworkCounters,
+            TaskEnd, TaskResult, Verb, VerbsTask, WaitMode,
         },
     },
     transport::raw::{MTUS, QueueSizes},
@@ -281,6 +281,7 @@ impl Stopwatch {
             nanos,
             cpu_nanos,
             counters: NetworkCounters::default(),
+            load: HostLoad::default(),
             transport: None,
         }
     }
