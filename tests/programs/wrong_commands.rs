@@ -92,6 +92,28 @@ const SENTENCES: &[(&str, &str, &str)] = &[
     ("rdcp", "--partial|h1:f|h2:", "--resume continues them"),
     (
         "rdcp",
+        "-P|2222|h1:f|h2:",
+        "the port of ssh is --ssh-opt -oPort=2222",
+    ),
+    (
+        "rdcp",
+        "-P2222|h1:f|h2:",
+        "the port of ssh is --ssh-opt -oPort=2222",
+    ),
+    (
+        "rdcp",
+        "--compress|h1:f|h2:",
+        "rdcp does not compress; over a slow link: rdpipe",
+    ),
+    ("rdcp", "-rt|h1:f|h2:", "-a keeps times, modes and owners"),
+    (
+        "rdcp",
+        "rsync://h1/f|h2:",
+        "write HOST:PATH in place of a URL",
+    ),
+    ("rdcat", "ssh://h1/f", "write HOST:PATH in place of a URL"),
+    (
+        "rdcp",
         "ssh://h1/f|h2:",
         "write HOST:PATH in place of a URL",
     ),

@@ -312,7 +312,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcp: Some("some files were not copied, and each is named; all others were copied"),
         rdforward: Some("a socket cannot listen, on this host or on the other one; it is named"),
         rdperf: Some(
-            "with --check: something is to repair, and each finding is named; with diff: a measurement is worse; otherwise a file could not be read or written, or the devices cannot do what a sweep asks for",
+            "with --check: something is to repair, and each finding is named; with --expect: streams carry less; with diff: a measurement is worse; otherwise a file could not be read or written, or the devices cannot do what a sweep asks for",
         ),
     },
     ExitRow {

@@ -33,6 +33,22 @@ const HABITS: [(&str, &str, &str); 6] = [
     ),
 ];
 
+/// Returns what to give in place of `-P 2222`, which scp takes for the port of ssh: here the number would be a source.
+/// `is_there` returns true for a path that exists.
+pub(crate) fn scp_port(words: &[String], is_there: impl Fn(&str) -> bool) -> Option<String> {
+    let is_number = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit());
+    let mut pairs = words.iter().zip(words.iter().skip(1));
+    let found = pairs.find(|(option, number)| *option == "-P" && is_number(number));
+    let (_, number) = found.filter(|(_, number)| !is_there(number))?;
+    Some(port_hint(number))
+}
+
+fn port_hint(number: &str) -> String {
+    format!(
+        "-P makes missing directories, and there is no file {number} to copy; the port of ssh is --ssh-opt -oPort={number}"
+    )
+}
+
 /// Adds a hint to a usage error of `program`, in place of the tip to pass an option as a value. `words` is the command
 /// line without the program.
 pub(super) fn add_hint(program: &str, error: &mut clap::Error, words: &[String]) {
@@ -50,7 +66,14 @@ pub(super) fn add_hint(program: &str, error: &mut clap::Error, words: &[String])
             .then(|| quoted(words, &wrong))
             .flatten()
     };
-    if let Some(hint) = habit.or_else(unquoted) {
+    let joined_port = || {
+        let number = words.iter().find_map(|word| word.strip_prefix("-P"));
+        let number = number.filter(|number| number.starts_with(|c: char| c.is_ascii_digit()));
+        number
+            .filter(|_| program == "rdcp" && is_unknown)
+            .map(port_hint)
+    };
+    if let Some(hint) = habit.or_else(unquoted).or_else(joined_port) {
         let hint = ContextValue::StyledStrs(vec![hint.into()]);
         error.insert(ContextKind::Suggested, hint);
     }
@@ -121,6 +144,7 @@ mod tests {
             (&["-p", "a", "h:b"], "-a keeps times"),
             (&["-rt", "a", "h:b"], "-a keeps times"),
             (&["--partial", "a", "h:b"], "--resume continues"),
+            (&["-P2222", "a", "h:b"], "--ssh-opt -oPort=2222"),
         ] {
             let text = told("rdcp", RdcpArgs::command(), words);
             assert!(text.contains(hint), "{text}");
@@ -138,6 +162,23 @@ mod tests {
         ] {
             let text = told("rdpipe", RdpipeArgs::command(), words);
             assert!(text.contains(hint), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_port_of_scp_is_no_source() {
+        let hint = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+            scp_port(&words, |path| path == "2021")
+        };
+        let said = hint(&["-r", "-P", "2222", "a", "h:b"]).unwrap();
+        assert!(said.ends_with("--ssh-opt -oPort=2222"), "{said}");
+        for words in [
+            &["-P", "2021", "h:b"][..],
+            &["-P", "a", "h:b"],
+            &["2222", "-P"],
+        ] {
+            assert_eq!(hint(words), None, "{words:?}");
         }
     }
 

@@ -26,6 +26,7 @@ pub(crate) use super::{
     rdperf::args::RdperfArgs, rdpipe::RdpipeArgs, rdrecv::RdrecvArgs, rdsend::RdsendArgs,
 };
 pub(crate) use crate::options::StreamOptions;
+pub(crate) use hints::scp_port;
 pub(crate) use hosts::{Agent, HostOptions};
 pub(crate) use key::{KEY_VARIABLE, KeyOptions, KeySource, Secret, take_variable};
 
@@ -58,7 +59,7 @@ pub(crate) fn or_exit<T>(program: &'static str, parsed: Result<T, clap::Error>) 
 }
 
 /// Returns the words of the command line behind the program.
-fn words() -> Vec<String> {
+pub(crate) fn words() -> Vec<String> {
     let words = std::env::args_os().skip(1);
     words
         .map(|word| word.to_string_lossy().into_owned())

@@ -10,14 +10,14 @@ mod serve;
 #[cfg(any(test, fuzzing))]
 pub(crate) use serve::fuzzing::served_session as fuzz_served_session;
 
-use std::{collections::HashSet, io, process::ExitCode, time::Instant};
+use std::{collections::HashSet, io, path::Path, process::ExitCode, time::Instant};
 
 use anyhow::Context;
 use clap::{CommandFactory, error::ErrorKind};
 
 use self::args::RdcpArgs;
 use super::{
-    args::{Secret, take_variable},
+    args::{Secret, scp_port, take_variable, words},
     server::key_file::load_client_key,
     shared::{
         message::{self, Console, sentence},
@@ -69,7 +69,9 @@ pub fn main() -> ExitCode {
 
 /// Runs what the operands ask for.
 fn copy(args: &RdcpArgs, variable: Option<&Secret>, console: &Console) -> Exit {
-    let transfer = Transfer::of(args).unwrap_or_else(|error| {
+    let port = scp_port(&words(), |path| Path::new(path).exists());
+    let transfer = port.map_or_else(|| Transfer::of(args), Err);
+    let transfer = transfer.unwrap_or_else(|error| {
         RdcpArgs::command()
             .error(ErrorKind::ValueValidation, error)
             .exit()

@@ -56,6 +56,14 @@ pub(crate) struct RdforwardArgs {
     #[arg(short, long, conflicts_with_all = ["ticket_file", "key_file", "local", "remote", "dynamic"])]
     pub(crate) listen: bool,
 
+    /// Go into the background as soon as connections are forwarded
+    #[arg(short = 'f', long, conflicts_with = "listen")]
+    pub(crate) background: bool,
+
+    /// Run as the process in the background (used by rdforward itself)
+    #[arg(long, hide = true, requires = "background")]
+    pub(crate) in_background: bool,
+
     /// Let the other end connect to these ports only, with --listen: to those of localhost, unless HOST is given
     /// [default: all]
     #[arg(

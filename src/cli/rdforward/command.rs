@@ -67,7 +67,7 @@ fn carry_out(
         remote: Vec::new(),
         dynamic: Vec::new(),
     };
-    let tunnel = side.tunnel(&nothing)?;
+    let tunnel = side.tunnel(&nothing, None)?;
     let run = CommandRun {
         command,
         known: known_addresses(args, &peer),

@@ -82,7 +82,7 @@ pub(super) fn listen(args: &RdforwardArgs, console: &Console) -> Exit {
                 None => std::future::pending().await,
             }
         };
-        let ended = carry(stream, role, reports::observer(&own, &[]), cut).await;
+        let ended = carry(stream, role, reports::observer(&own, &[], None), cut).await;
         ended.map_err(anyhow::Error::msg)
     })
 }

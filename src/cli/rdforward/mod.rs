@@ -1,6 +1,7 @@
 //! The program rdforward: forwards TCP and UNIX sockets between two hosts.
 
 pub(super) mod args;
+mod background;
 mod command;
 mod far;
 mod near;
@@ -42,6 +43,9 @@ pub fn main() -> ExitCode {
     if let Some(process) = args.agent {
         return supervision::main(process);
     }
+    if args.background && !args.in_background {
+        return in_background(&mut args).into();
+    }
     let messages = args.messages();
     // A command gets the variables as they were.
     let environment = [KEY_VARIABLE, TICKET_VARIABLE].map(|name| {
@@ -65,6 +69,17 @@ pub fn main() -> ExitCode {
     let exit = operation.run(&args, key.as_ref(), &environment, &console);
     console.finish();
     exit.into()
+}
+
+/// Starts the program in the background, and returns when it forwards connections or has ended.
+fn in_background(args: &mut RdforwardArgs) -> Exit {
+    let started = background::start();
+    started.unwrap_or_else(|error| {
+        let console = Console::of_program("rdforward", args.messages());
+        console.error(&sentence(&error));
+        console.finish();
+        Exit::Local
+    })
 }
 
 /// What the program does.

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::{
     args::{ForwardOptions, ForwardPeerOptions, RdforwardArgs},
+    background::Readiness,
     peer::ForwardPeer,
     reports,
 };
@@ -54,12 +55,16 @@ fn forward(args: &RdforwardArgs, peer: ForwardPeer, console: &Console) -> anyhow
     let side = NearSide::start(&args.peer, console)?;
     let signal = signals::watch(&side.control, console).context("cannot catch signals")?;
     // Before the other end is reached: a port that is taken is known at once.
-    let tunnel = side.tunnel(&args.forwards)?;
+    let ready = Readiness::new(args.forwards.remote.len(), args.background, console);
+    let tunnel = side.tunnel(&args.forwards, Some(ready.clone()))?;
     let _ending = tunnel.end_guard();
     let handle = tunnel.handle();
     // A second signal ends the process at once.
     let signal = signals::shared(signal).inspect(move |_| handle.remove_paths());
-    let running = side.connect(tunnel, peer, signal.boxed().shared(), true, |_| ())?;
+    let shows_line = !args.background;
+    let on_connected = move |_| ready.reached();
+    let signal = signal.boxed().shared();
+    let running = side.connect(tunnel, peer, signal, shows_line, on_connected)?;
     let outcome = futures::executor::block_on(running);
     outcome.print(console);
     Ok(outcome.exit)
@@ -134,17 +139,22 @@ impl<'a> NearSide<'a> {
         self.console
     }
 
-    /// Returns the near end of a tunnel that forwards this. Its listeners are open.
+    /// Returns the near end of a tunnel that forwards this. Its listeners are open. `ready` counts those of the other
+    /// end.
     ///
     /// # Errors
     ///
     /// Fails if a listener cannot be opened.
-    pub(super) fn tunnel(&self, forwards: &ForwardOptions) -> anyhow::Result<Tunnel> {
+    pub(super) fn tunnel(
+        &self,
+        forwards: &ForwardOptions,
+        ready: Option<Readiness>,
+    ) -> anyhow::Result<Tunnel> {
         let role = TunnelRole {
             remote: forwards.remote.clone(),
             ..TunnelRole::default()
         };
-        let observer = reports::observer(self.console, &forwards.remote);
+        let observer = reports::observer(self.console, &forwards.remote, ready);
         let mut tunnel = Tunnel::near(role, observer);
         let local = forwards.local.iter();
         let local = local.map(|spec| (&spec.listen, ListenRoute::To(spec.target.clone())));
@@ -190,9 +200,6 @@ impl<'a> NearSide<'a> {
                 stream.transport(),
                 stream.transport_reason()
             ));
-            if shows_line {
-                console.note("ready: connections are forwarded from now on");
-            }
             on_connected(stream.peer_addr().ip());
             let line = shows_line.then(|| reports::live(&console, counts));
             Box::new(line) as Box<dyn Send>

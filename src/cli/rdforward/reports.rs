@@ -4,6 +4,8 @@ use std::sync::{Arc, atomic::Ordering};
 
 use serde_json::{Value, json};
 
+use super::background::Readiness;
+
 use crate::{
     cli::{
         server::ClientLog,
@@ -20,12 +22,20 @@ use crate::{
 };
 
 /// Returns the function that prints what happens to connections: with `-v`, or as JSON. Connections that cannot be made
-/// are always printed. `remote` are the values of `-R`.
-pub(super) fn observer(console: &Console, remote: &[ForwardSpec]) -> TunnelObserver {
+/// are always printed. `remote` are the values of `-R`, whose listeners `ready` counts.
+pub(super) fn observer(
+    console: &Console,
+    remote: &[ForwardSpec],
+    ready: Option<Readiness>,
+) -> TunnelObserver {
     let (console, remote) = (console.clone(), remote.to_vec());
     Arc::new(move |event| {
+        let is_listening = matches!(event, TunnelEvent::Listening { .. });
         // The other end may cause any number of events while stderr is not read.
         console.notice(|console| print(console, &event, &remote));
+        if let (true, Some(ready)) = (is_listening, &ready) {
+            ready.reached();
+        }
     })
 }
 

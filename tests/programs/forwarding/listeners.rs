@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{connect, echo, exchange, is_reset, port, tunnel};
-use crate::support::programs::{local_hosts::Hosts, random_bytes};
+use crate::support::programs::{eventually, free_port, local_hosts::Hosts, random_bytes};
 
 #[test]
 fn a_local_and_a_remote_port_carry_every_byte() {
@@ -24,6 +24,53 @@ fn a_local_and_a_remote_port_carry_every_byte() {
     running.signal(Signal::TERM);
     let end = running.end();
     assert!(end.exits(143).contains("interrupted by"));
+}
+
+/// Returns the process whose command line has all of these words.
+fn process_with(words: &[&str]) -> Option<rustix::process::Pid> {
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let mut ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let id = ids.find(|id: &i32| {
+        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        words
+            .iter()
+            .all(|word| line.split('\0').any(|other| other == *word))
+    });
+    id.and_then(rustix::process::Pid::from_raw)
+}
+
+#[test]
+fn the_program_goes_into_the_background_when_it_forwards() {
+    let (hosts, bytes) = (Hosts::new(""), random_bytes(100_000));
+    let listen = free_port();
+    let local = format!("{listen}:127.0.0.1:{}", echo());
+    let remote = format!("0:127.0.0.1:{}", echo());
+    let end = tunnel(&hosts, &["-f", "-L", &local, "-R", &remote])
+        .start()
+        .end();
+    let said = end.exits(0);
+    assert!(
+        said.contains("listening at ") && said.contains("ready: "),
+        "{said}"
+    );
+    // No test waits for it: what it forwards is there when the first process has ended.
+    let socket = std::net::TcpStream::connect(("127.0.0.1", listen)).unwrap();
+    assert!(exchange(socket, &bytes) == bytes);
+    let id = process_with(&["--in-background", &local]).expect("a process in the background");
+    let own = rustix::process::getsid(None).unwrap();
+    assert_ne!(rustix::process::getsid(Some(id)).unwrap(), own);
+    rustix::process::kill_process(id, Signal::TERM).unwrap();
+    eventually("the end of the process", || {
+        process_with(&["--in-background", &local])
+            .is_none()
+            .then_some(())
+    });
+    // What fails before is the end of the first process.
+    let hosts = Hosts::new("echo no route >&2; exit 7");
+    let end = tunnel(&hosts, &["-f", "-L", &local]).start().end();
+    assert!(end.exits(255).contains("no route"));
+    assert!(process_with(&["--in-background", &local]).is_none());
 }
 
 #[test]
