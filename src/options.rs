@@ -101,6 +101,50 @@ impl StreamOptions {
     }
 }
 
+/// The options for the flow of bytes over a stream, beside those that set it up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub(crate) struct FlowOptions {
+    /// Keep up to so many bytes in memory, so that stalls of one side do not stop the other; K, M and G are powers of
+    /// 1024
+    #[arg(long, value_name = "SIZE", value_parser = buffer)]
+    pub(crate) buffer: Option<u64>,
+
+    /// Send at most this many bytes per second, on each connection; K, M and G are powers of 1024
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) bwlimit: Option<u64>,
+}
+
+impl FlowOptions {
+    /// Returns the options for the end that sends. The buffer is at the other end.
+    pub(crate) fn of_sender(self) -> Self {
+        Self {
+            buffer: None,
+            ..self
+        }
+    }
+
+    /// Returns the options for the end that receives. The other end keeps to the limit.
+    pub(crate) fn of_receiver(self) -> Self {
+        Self {
+            bwlimit: None,
+            ..self
+        }
+    }
+}
+
+/// The smallest buffer: less than a chunk holds nothing back.
+const LEAST_BUFFER: u64 = 1 << 20;
+
+/// The largest buffer: more is a typing error.
+const MOST_BUFFER: u64 = 1 << 40;
+
+/// Parses `--buffer`: a size from [`LEAST_BUFFER`] to [`MOST_BUFFER`].
+pub(crate) fn buffer(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    let buffer = Some(bytes).filter(|bytes| (LEAST_BUFFER..=MOST_BUFFER).contains(bytes));
+    buffer.ok_or_else(|| "a buffer has 1M to 1024G bytes".to_owned())
+}
+
 // Each option names this heading itself: `next_help_heading` would also apply to the options after the RDMA options.
 const HEADING: &str = "RDMA (each end has its own settings; no effect over TCP)";
 
@@ -370,6 +414,15 @@ mod tests {
         assert_eq!(rate("200M"), Ok(200 << 20));
         assert!(rate("0").unwrap_err().contains("leave the option out"));
         assert!(rate("1KB").is_err());
+    }
+
+    #[test]
+    fn a_buffer_has_room_for_a_chunk() {
+        assert_eq!(buffer("1M"), Ok(1 << 20));
+        assert_eq!(buffer("2G"), Ok(2 << 30));
+        for text in ["0", "1000K", "1025G", "1KB"] {
+            assert!(buffer(text).is_err(), "{text}");
+        }
     }
 
     #[test]

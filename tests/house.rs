@@ -18,7 +18,8 @@ const LAYERS: &[&[&str]] = &[
     &["hostile"],
     &["copy", "forward", "perf"],
     &["ssh"],
-    &["advice", "carry", "options", "reach"],
+    &["advice", "carry", "reach"],
+    &["options"],
     &["fd", "process"],
 ];
 
@@ -71,7 +72,6 @@ const PROGRAMS: &[&str] = &[
     "clap",
     "hdrhistogram",
     "if-addrs",
-    "indicatif",
     "nix",
     "sha2",
     "shlex",

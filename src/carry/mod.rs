@@ -6,10 +6,13 @@
 //! confirming it are the caller's part, because a program, a pipeline's own end and an agent's stage do these at
 //! different times.
 
+mod buffer;
+mod flow;
+mod pace;
 mod pump;
 mod rails;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, task::Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -19,7 +22,9 @@ use crate::{
 };
 
 pub(crate) use crate::threads::CarryThread;
-pub(crate) use pump::{receive_all, send_all, send_all_and_finish};
+pub(crate) use flow::{receive, send, send_and_finish};
+pub(crate) use pace::RateLimit;
+pub(crate) use pump::{receive_all, send_all_and_finish};
 
 /// The end that failed while bytes were carried between a stream and a local file, pipe or terminal.
 ///
@@ -78,17 +83,66 @@ pub(crate) struct Railed<'a> {
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
-/// Who is told how the rails of a stream get on.
+/// Who is told how a stream, or the rails of one, get on.
 pub(crate) trait Observer: Send + Sync {
     /// So many bytes were moved.
     fn moved(&self, bytes: usize);
 
-    /// The first rail had to wait for the stream.
-    fn waited(&self, time: Duration);
+    /// The stream, or its first rail, makes its user wait from now on.
+    fn wait_begins(&self);
+
+    /// The wait is over.
+    fn wait_ends(&self);
+}
+
+/// Tells an observer when a wait for a stream begins and ends. Polls that do not wait cost a look at a flag.
+#[derive(Default)]
+pub(crate) struct WaitClock {
+    observer: Option<Arc<dyn Observer>>,
+    runs: bool,
+}
+
+impl WaitClock {
+    /// Returns a clock that does not run.
+    pub(crate) fn new(observer: Option<Arc<dyn Observer>>) -> Self {
+        Self {
+            observer,
+            runs: false,
+        }
+    }
+
+    /// Starts the clock if the stream returned `Pending`, and stops it otherwise.
+    pub(crate) fn watch<T>(&mut self, answer: Poll<T>) -> Poll<T> {
+        let waits = answer.is_pending();
+        if waits != self.runs {
+            self.set(waits);
+        }
+        answer
+    }
+
+    fn set(&mut self, runs: bool) {
+        self.runs = runs;
+        match &self.observer {
+            Some(observer) if runs => observer.wait_begins(),
+            Some(observer) => observer.wait_ends(),
+            None => {}
+        }
+    }
+}
+
+impl Drop for WaitClock {
+    fn drop(&mut self) {
+        if self.runs {
+            self.set(false);
+        }
+    }
 }
 
 /// The source of a stream.
 pub(crate) trait StreamSource: AsyncRead + Unpin {
+    /// Returns true if the source is a regular file.
+    fn is_regular_file(&self) -> bool;
+
     /// Returns a reader for several threads if there are at least so many bytes in a file.
     fn positioned(&self, _least: u64) -> Option<PositionedReader> {
         None
@@ -96,6 +150,10 @@ pub(crate) trait StreamSource: AsyncRead + Unpin {
 }
 
 impl StreamSource for Source {
+    fn is_regular_file(&self) -> bool {
+        Self::is_regular_file(self)
+    }
+
     fn positioned(&self, least: u64) -> Option<PositionedReader> {
         Self::positioned(self, least)
     }
@@ -204,14 +262,31 @@ mod tests {
     use rustix::pipe::pipe;
 
     use super::{
-        CarryError, Watched, pump::SETTLE_DELAY, receive_all, send_all, send_all_and_finish,
+        CarryError, Watched,
+        pump::{SETTLE_DELAY, send_all},
+        receive, receive_all, send, send_all_and_finish, send_and_finish,
     };
     use crate::{
         Error, Key, Listener, Stream, StreamConfig, TransportPolicy, connect,
         fd::{Sink, Source},
+        options::FlowOptions,
     };
 
     const BYTES: &[u8] = b"some bytes";
+
+    /// More bytes than a stream, the sockets and a pipe hold.
+    const MANY: usize = 40 << 20;
+
+    /// Options with room for more than [`MANY`].
+    const BUFFERED: FlowOptions = FlowOptions {
+        buffer: Some(64 << 20),
+        bwlimit: None,
+    };
+
+    fn many() -> Vec<u8> {
+        let words = (0_u32..).flat_map(u32::to_le_bytes);
+        words.take(MANY).collect()
+    }
 
     /// Returns the two ends of one stream.
     async fn stream() -> (Stream, Stream) {
@@ -264,6 +339,122 @@ mod tests {
         };
         let (sent, sink) = tokio::join!(sending, receiving);
         assert_eq!((sent.unwrap(), sink.as_slice()), (count, BYTES));
+    }
+
+    #[tokio::test]
+    async fn a_buffer_takes_all_while_the_sink_takes_nothing() {
+        let (mut near, mut far) = stream().await;
+        let (reader, writer) = pipe().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        (&file).write_all(&many()).unwrap();
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).unwrap();
+        let mut source = Source::new(file.into()).unwrap();
+        let mut sink = Sink::new(writer, "a pipe").unwrap();
+        let sent = async {
+            let sent = send_all(&mut source, &mut near).await.unwrap();
+            // Everything is under way, and most of it has left this end: only now is the pipe read.
+            let reading = std::thread::spawn(move || {
+                let mut bytes = vec![0; MANY];
+                std::io::Read::read_exact(&mut File::from(reader), &mut bytes).unwrap();
+                bytes
+            });
+            near.finish().await.unwrap();
+            (sent, reading.join().unwrap())
+        };
+        let received = async {
+            let received = receive(&mut far, &mut sink, BUFFERED).await.unwrap();
+            far.confirm().unwrap();
+            received
+        };
+        let ((sent, bytes), received) = tokio::join!(sent, received);
+        assert_eq!((sent, received), (MANY as u64, MANY as u64));
+        assert!(bytes == many());
+    }
+
+    #[tokio::test]
+    async fn a_buffer_reads_all_while_the_stream_takes_nothing() {
+        let (mut near, mut far) = stream().await;
+        let (reader, writer) = pipe().unwrap();
+        let writing = std::thread::spawn(move || File::from(writer).write_all(&many()).unwrap());
+        let mut source = Source::new(reader).unwrap();
+        let sending = async {
+            let sent = send_and_finish(&mut source, &mut near, BUFFERED).await;
+            sent.unwrap()
+        };
+        let receiving = async {
+            // The whole source is read before the first byte is received.
+            while !writing.is_finished() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            let mut sink = Vec::new();
+            receive_all(&mut far, &mut sink).await.unwrap();
+            far.confirm().unwrap();
+            sink
+        };
+        let (sent, sink) = tokio::join!(sending, receiving);
+        assert_eq!(sent, MANY as u64);
+        assert!(sink == many());
+    }
+
+    #[tokio::test]
+    async fn a_failure_behind_a_buffer_names_the_byte_of_the_sink() {
+        let (mut near, mut far) = stream().await;
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut sink = Sink::new(full.into(), "/dev/full").unwrap();
+        let mut source = ended_pipe();
+        let sending = send_all_and_finish(&mut source, &mut near);
+        let received = tokio::select! {
+            sent = sending => panic!("{sent:?}"),
+            received = receive(&mut far, &mut sink, BUFFERED) => received,
+        };
+        match received {
+            Err(CarryError::Sink { offset: 0, source }) => {
+                assert_eq!(source.kind(), io::ErrorKind::StorageFull);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_abort_is_noticed_beside_a_buffer() {
+        let (mut near, mut far) = stream().await;
+        let (reader, _silent_writer) = pipe().unwrap();
+        let mut source = Source::new(reader).unwrap();
+        far.abort("enough");
+        let sent = send(&mut source, &mut near, BUFFERED).await;
+        assert!(matches!(
+            sent,
+            Err(CarryError::Stream(Error::PeerAborted { .. }))
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_limit_holds_at_each_end() {
+        const RATE: u64 = 1 << 20;
+        let limited = FlowOptions {
+            bwlimit: Some(RATE),
+            buffer: None,
+        };
+        let free = FlowOptions::default();
+        for (at_sender, at_receiver) in [(limited, free), (free, limited), (limited, BUFFERED)] {
+            let (mut near, mut far) = stream().await;
+            let file = tempfile::tempfile().unwrap();
+            (&file).write_all(&many()[..1 << 19]).unwrap();
+            rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).unwrap();
+            let mut source = Source::new(file.into()).unwrap();
+            let null = File::options().write(true).open("/dev/null").unwrap();
+            let mut sink = Sink::new(null.into(), "/dev/null").unwrap();
+            let started = Instant::now();
+            let receiving = async {
+                receive(&mut far, &mut sink, at_receiver).await.unwrap();
+                far.confirm().unwrap();
+            };
+            let sending = send_and_finish(&mut source, &mut near, at_sender);
+            let (sent, ()) = tokio::join!(sending, receiving);
+            assert_eq!(sent.unwrap(), 1 << 19);
+            // Half a second, less the burst at the beginning and the piece at the end.
+            assert!(started.elapsed().as_secs_f64() > 0.5 - 0.1 - 0.05);
+        }
     }
 
     /// The end of a pipe may be the death of its writer, by a signal that is about to arrive here too.

@@ -13,7 +13,7 @@ use std::{
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{CarryError, Finish, StreamSink, StreamSource, Watched, rails, unless_interrupted};
-use crate::{fd::Source, transport::FillSlots};
+use crate::transport::FillSlots;
 
 /// Sends all of `source` through `stream`, and no end of stream: more bytes may follow.
 ///
@@ -56,19 +56,25 @@ where
 ///
 /// Bytes that were read stay in the stream's slots. The stream ends only if the end was sent before
 /// the future was dropped.
-pub(crate) async fn send_all_and_finish<T>(
-    source: &mut Source,
+pub(crate) async fn send_all_and_finish<S, T>(
+    source: &mut S,
     stream: &mut T,
 ) -> Result<u64, CarryError>
 where
+    S: StreamSource,
     T: FillSlots + Watched + Finish,
 {
     let sent = send_all(source, stream).await?;
+    settle(source).await;
+    stream.finish().await?;
+    Ok(sent)
+}
+
+/// Waits for [`SETTLE_DELAY`] after the end of a source that is not a regular file.
+pub(super) async fn settle(source: &impl StreamSource) {
     if !source.is_regular_file() {
         tokio::time::sleep(SETTLE_DELAY).await;
     }
-    stream.finish().await?;
-    Ok(sent)
 }
 
 /// The time between the end of a source that is not a regular file and the end of the stream.

@@ -11,13 +11,12 @@ use std::{
     pin::pin,
     sync::Arc,
     task::{Poll, ready},
-    time::Instant,
 };
 
 use futures::future::join_all;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{CarryError, Observer, Railed, pump::TURN_BYTES};
+use super::{CarryError, Observer, Railed, WaitClock, pump::TURN_BYTES};
 use crate::{
     fd::{PositionedReader, PositionedWriter},
     transport::{Rail, RecvEither, SendEither},
@@ -211,41 +210,6 @@ impl RailWork {
 
     /// Returns the clock of the first rail.
     fn clock(&self) -> WaitClock {
-        WaitClock {
-            observer: self.observer.clone(),
-            since: None,
-        }
-    }
-}
-
-/// A clock that runs while a rail waits for the stream.
-#[derive(Default)]
-struct WaitClock {
-    /// Who is told the time.
-    observer: Option<Arc<dyn Observer>>,
-    since: Option<Instant>,
-}
-
-impl WaitClock {
-    /// Starts the clock if the stream returned `Pending`, and stops it otherwise.
-    fn watch<T>(&mut self, answer: Poll<T>) -> Poll<T> {
-        if self.observer.is_some() && answer.is_pending() {
-            self.since.get_or_insert_with(Instant::now);
-        } else {
-            self.stop();
-        }
-        answer
-    }
-
-    fn stop(&mut self) {
-        if let (Some(since), Some(observer)) = (self.since.take(), &self.observer) {
-            observer.waited(since.elapsed());
-        }
-    }
-}
-
-impl Drop for WaitClock {
-    fn drop(&mut self) {
-        self.stop();
+        WaitClock::new(self.observer.clone())
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     Direction, Key, Stream, StreamConfig, carry,
     cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts, version},
     fd::{OutputTarget, Sink},
+    options::FlowOptions,
     process, reach,
 };
 
@@ -97,7 +98,7 @@ async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
     };
     let mut output = run.interruptible(opening).await?;
     let receiving = async {
-        let received = carry::receive_all(stream, output.sink()).await;
+        let received = carry::receive(stream, output.sink(), args.flow).await;
         received.map_err(|error| explained(error, &name))
     };
     run.interruptible(receiving).await?;
@@ -193,6 +194,10 @@ pub(crate) struct RdrecvArgs {
     /// The options for the stream.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
+
+    /// The options for the flow of the bytes.
+    #[command(flatten)]
+    pub(crate) flow: FlowOptions,
 
     /// The options for messages.
     #[command(flatten)]

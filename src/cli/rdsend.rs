@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -23,8 +24,9 @@ use crate::{
     Direction, KeyError, Stream, StreamConfig, carry,
     cli::args::{self, KeyOptions, MessageOptions, StreamOptions, help, hosts, version},
     connect,
-    fd::Source,
-    options, process,
+    fd::{Source, bytes_left},
+    options::{self, FlowOptions},
+    process,
 };
 
 /// Parses the command line, sends the input, and prints how the run went. Returns the exit code.
@@ -66,16 +68,13 @@ async fn dial(args: &RdsendArgs, key: KeySource, run: &mut Run) -> anyhow::Resul
     Ok(stream)
 }
 
-/// Returns the size of the input if it is a regular file.
+/// Returns the number of bytes of the input if it is a regular file.
 fn size(args: &RdsendArgs) -> Option<u64> {
-    let metadata = match args.input() {
-        Some(path) => fs::metadata(path),
-        None => fs::metadata("/proc/self/fd/0"),
+    let Some(path) = args.input() else {
+        return bytes_left(io::stdin().as_fd());
     };
-    metadata
-        .ok()
-        .filter(fs::Metadata::is_file)
-        .map(|metadata| metadata.len())
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file);
+    metadata.map(|metadata| metadata.len())
 }
 
 /// Sends the whole input, from the first byte to the receiver's confirmation.
@@ -88,7 +87,7 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
     };
     let name = source.describe().to_owned();
     let sending = async {
-        let sent = carry::send_all_and_finish(&mut source, stream).await;
+        let sent = carry::send_and_finish(&mut source, stream, args.flow).await;
         sent.map_err(|error| explained(error, &name))
     };
     run.interruptible(sending).await.map(drop)
@@ -131,6 +130,10 @@ pub(crate) struct RdsendArgs {
     /// The options for the stream.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
+
+    /// The options for the flow of the bytes.
+    #[command(flatten)]
+    pub(crate) flow: FlowOptions,
 
     /// The options for messages.
     #[command(flatten)]

@@ -451,7 +451,10 @@ mod tests {
 
         fn event(&mut self, event: Event) -> Vec<Action> {
             let mut actions = self.machine.handle(self.now, event);
-            actions.retain(|action| !matches!(action, Action::Notify(Notice::Detail(_))));
+            let is_detail = |action: &Action| {
+                matches!(action, Action::Notify(Notice::Detail(_) | Notice::Minor(_)))
+            };
+            actions.retain(|action| !is_detail(action));
             actions
         }
 

@@ -109,6 +109,24 @@ impl Source {
         matches!(file_type(self.as_fd()), Ok(FileType::RegularFile))
     }
 
+    /// Returns a second source of the same descriptor, for the runtime of another thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system gives no descriptor.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
+        Self::with_name(self.as_fd().try_clone_to_owned()?, self.name.clone())
+    }
+
+    /// Returns the number of bytes from the next one to the end, if the source is a regular file.
+    pub(crate) fn bytes_left(&self) -> Option<u64> {
+        super::bytes_left(self.as_fd())
+    }
+
     /// Returns a reader for several threads, from the next byte on; `None` unless the source is a regular file with at
     /// least so many bytes left.
     pub(crate) fn positioned(&self, least: u64) -> Option<PositionedReader> {
@@ -259,6 +277,19 @@ impl Sink {
             name: name.into(),
             kind,
         })
+    }
+
+    /// Returns a second sink of the same descriptor, for the runtime of another thread.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the system gives no descriptor.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime.
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
+        Self::new(self.as_fd().try_clone_to_owned()?, self.name.clone())
     }
 
     /// Returns the name of the sink for messages: `standard output`, or the path.

@@ -41,7 +41,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{FileType, OFlags, fcntl_getfl, fstat},
+    fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat, seek},
     io::{Errno, retry_on_intr},
     pipe::{fcntl_getpipe_size, fcntl_setpipe_size},
 };
@@ -110,6 +110,18 @@ fn poll_with(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>, (Owned
 
 fn file_type(fd: BorrowedFd<'_>) -> io::Result<FileType> {
     Ok(FileType::from_raw_mode(fstat(fd)?.st_mode))
+}
+
+/// Returns the number of bytes from the position of a regular file to its end; none if there are none, or if it is
+/// another file.
+pub(crate) fn bytes_left(fd: BorrowedFd<'_>) -> Option<u64> {
+    let stat = fstat(fd).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let position = seek(fd, SeekFrom::Current(0)).ok()?;
+    let size = u64::try_from(stat.st_size).ok()?;
+    size.checked_sub(position).filter(|left| *left > 0)
 }
 
 /// Returns true if one of `events`, a hang-up or an error is present now. Never waits.

@@ -50,6 +50,8 @@ pub(super) struct PendingCommit {
     temporary: TemporaryFile,
     /// The name of the target in the directory of the temporary file.
     target: OsString,
+    /// True if there is a file of this name.
+    replaces: bool,
 }
 
 impl OutputTarget {
@@ -97,6 +99,12 @@ impl OutputTarget {
         } else {
             String::new()
         }
+    }
+
+    /// Returns true if the target is a file that stays unchanged until the commit, false if there is no such file, and
+    /// none if the target is written in place.
+    pub(crate) fn replaces(&self) -> Option<bool> {
+        self.pending.as_ref().map(|pending| pending.replaces)
     }
 
     /// Returns the sink that takes the bytes.
@@ -221,14 +229,19 @@ pub(crate) fn is_emptied(path: &Path) -> bool {
     file.is_ok_and(|file| matches!(replacement(&path, file.as_fd()), Ok(None)))
 }
 
-/// Creates the temporary file that is to become `path`.
+/// Creates the temporary file that is to become `path`, with `mode` if it is to replace a file.
 pub(super) fn create_beside(
     path: &Path,
     mode: Option<Mode>,
 ) -> rustix::io::Result<(OwnedFd, PendingCommit)> {
     let target = path.file_name().ok_or(Errno::NOENT)?.to_owned();
     let (temporary, fd) = TemporaryFile::create(parent(path), &target, mode)?;
-    Ok((fd, PendingCommit { temporary, target }))
+    let pending = PendingCommit {
+        temporary,
+        target,
+        replaces: mode.is_some(),
+    };
+    Ok((fd, pending))
 }
 
 /// Gives `file` the owner, group and mode of the file that it is to replace, which has no ACL. Returns false if one

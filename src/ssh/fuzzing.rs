@@ -20,7 +20,7 @@ use super::{
     stage::{FromStage, StageOrder, StageReport, Status, ToStage},
     supervisor::{
         Action, Event, Settings,
-        pipeline::{OwnFiles, PipelineMachine, PipelineWork},
+        pipeline::{OwnFiles, PipelineMachine, PipelineOptions, PipelineWork},
         relay::RelayEvent,
     },
 };
@@ -172,7 +172,7 @@ pub fn pipeline(data: &[u8]) {
         .collect();
     let mut run = PipelineRun {
         machine: PipelineMachine::new(
-            PipelineWork::new(plan, false, OwnFiles::default()),
+            PipelineWork::new(plan, PipelineOptions::default(), OwnFiles::default()),
             settings(),
             keys,
         ),

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncBufReadExt, AsyncWrite};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
@@ -20,6 +20,7 @@ use crate::{
     advice::Advised,
     carry::{self, CarryError, StreamSink},
     fd::{Sink, Source},
+    options::FlowOptions,
 };
 
 /// A command from the supervisor to one of the controller's own edges.
@@ -81,8 +82,12 @@ pub(crate) trait LocalWork: Send {
 }
 
 /// An edge that sends standard input, or writes what it receives to standard output.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct StandardStream {
+    /// Called before the first byte of the output.
+    pub(crate) before_output: Option<Box<dyn FnOnce() + Send>>,
+    /// What limits and holds the bytes.
+    pub(crate) flow: FlowOptions,
     reader_left: bool,
 }
 
@@ -226,9 +231,16 @@ impl<W: LocalWork> LocalEdge<W> {
 impl LocalWork for StandardStream {
     async fn carry(&mut self, stream: &mut Stream) -> Result<(), EdgeError> {
         match stream.direction() {
-            Direction::Send => send_stdin(stream).await,
+            Direction::Send => send_stdin(stream, self.flow).await,
             Direction::Receive | Direction::Both => {
-                write_stdout(stream, &mut self.reader_left).await
+                if let Some(before_output) = self.before_output.take() {
+                    // A failure comes again.
+                    let first = stream.fill_buf().await;
+                    if first.is_ok_and(|bytes| !bytes.is_empty()) {
+                        before_output();
+                    }
+                }
+                write_stdout(stream, self.flow, &mut self.reader_left).await
             }
         }
     }
@@ -289,24 +301,28 @@ async fn aborted(commands: &mut UnboundedReceiver<LocalEdgeCommand>) -> String {
 }
 
 /// Sends standard input to its end, and the FIN.
-async fn send_stdin(stream: &mut Stream) -> Result<(), EdgeError> {
+async fn send_stdin(stream: &mut Stream, flow: FlowOptions) -> Result<(), EdgeError> {
     let cannot =
         |error: io::Error| EdgeError::Local(format!("cannot read standard input: {error}"));
     let mut source = Source::stdin().map_err(cannot)?;
     let name = source.describe().to_owned();
-    let sent = carry::send_all_and_finish(&mut source, stream).await;
+    let sent = carry::send_and_finish(&mut source, stream, flow.of_sender()).await;
     sent.map(drop)
         .map_err(|error| EdgeError::from_carry(error, &name))
 }
 
 /// Writes the output of the last stage to standard output, up to a verified FIN.
-async fn write_stdout(stream: &mut Stream, reader_left: &mut bool) -> Result<(), EdgeError> {
+async fn write_stdout(
+    stream: &mut Stream,
+    flow: FlowOptions,
+    reader_left: &mut bool,
+) -> Result<(), EdgeError> {
     let mut sink = match Sink::stdout() {
         Ok(sink) => sink,
         Err(error) => return receive_nothing(stream, &error).await,
     };
     let name = sink.describe().to_owned();
-    match carry::receive_all(stream, &mut sink).await {
+    match carry::receive(stream, &mut sink, flow.of_receiver()).await {
         Ok(_) => {}
         // The reader of our output has left. As with SIGPIPE in a shell, that ends the pipeline without a failure.
         Err(CarryError::Sink { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {

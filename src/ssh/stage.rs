@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::protocol::EdgeId;
-use crate::fd::EntryIdentity;
+use crate::{fd::EntryIdentity, options::FlowOptions};
 
 /// What one stage does, and which edges of its order are its input and its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +21,10 @@ pub(crate) struct StageOrder {
     pub(crate) fsync: bool,
     /// The file that the controller writes its output to. [`StageWork::Files`] leaves it out.
     pub(crate) output_file: Option<EntryIdentity>,
+    /// What limits and holds the bytes of each edge.
+    pub(crate) flow: FlowOptions,
+    /// True if a user watches the progress: the stage then reports it also while no bytes move.
+    pub(crate) is_watched: bool,
 }
 
 /// What a stage does. Paths and commands are bytes: they need not be UTF-8.
@@ -61,12 +65,7 @@ pub(crate) enum FromStage {
     /// received all of the output yet.
     Ended(Status),
     /// The progress of the stage, reported a few times a second at most.
-    Progress {
-        /// Bytes read from the input.
-        bytes_in: u64,
-        /// Bytes written to the output.
-        bytes_out: u64,
-    },
+    Progress(StageProgress),
     /// One of several files was left out: none of its bytes were sent.
     Unreadable {
         /// The path, as the user typed it.
@@ -82,6 +81,40 @@ pub(crate) enum FromStage {
         /// True if it is written: by `>>`, or by `>` if it cannot be replaced at the end.
         is_written: bool,
     },
+}
+
+/// How far a stage is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StageProgress {
+    /// Bytes read from the input.
+    pub(crate) bytes_in: u64,
+    /// Bytes written to the output.
+    pub(crate) bytes_out: u64,
+    /// The time in which the stage has waited for input so far.
+    pub(crate) blocked_on_input_us: u64,
+    /// The time in which the stage has waited for the next stage so far.
+    pub(crate) blocked_on_output_us: u64,
+    /// The bytes of the files that the stage sends, if they are known.
+    pub(crate) file_bytes: Option<u64>,
+}
+
+impl StageProgress {
+    /// Returns the bytes of the busier side.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_in.max(self.bytes_out)
+    }
+}
+
+/// What is under the name of the file of `>` after its stage has ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TargetFile {
+    /// The new file, as far as it was written; or the stage is none of `>`.
+    #[default]
+    New,
+    /// The file that was there before, unchanged.
+    Old,
+    /// Nothing, as before.
+    Missing,
 }
 
 /// How a stage ended: the result in its agent's report.
@@ -103,6 +136,8 @@ pub(crate) struct StageReport {
     pub(crate) blocked_on_input_us: u64,
     /// The part of the elapsed time in which the stage waited for the next stage to receive its output.
     pub(crate) blocked_on_output_us: u64,
+    /// What is under the name of the stage's file.
+    pub(crate) file: TargetFile,
 }
 
 /// How a process, or a stage without one, ended.

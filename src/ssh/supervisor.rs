@@ -129,6 +129,8 @@ pub(crate) enum Notice {
     Note(String),
     /// A detail that is shown only with `-v`.
     Detail(String),
+    /// A minor detail that is shown only with `-vv`.
+    Minor(String),
 }
 
 /// The final state of a run; of a pipeline, unless `O` is the outcome of other work.

@@ -14,7 +14,7 @@ use std::{
     path::Path,
 };
 
-use clap::{Args, error::ErrorKind};
+use clap::{ArgAction, Args, error::ErrorKind};
 
 use super::shared::message::{Console, require_stdout, unwritten_stdout};
 
@@ -74,9 +74,9 @@ pub(crate) fn file(path: Option<&Path>) -> Option<&Path> {
 /// The options for messages: how many, and in which form.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct MessageOptions {
-    /// Print how the run went: transport, bytes, seconds, bandwidth
-    #[arg(short, long, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    /// Print how the run went: transport, bytes, seconds, bandwidth; -vv how ssh is called, too
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
 
     /// Print errors only
     #[arg(short, long)]

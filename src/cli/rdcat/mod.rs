@@ -21,10 +21,7 @@ use clap::{
     builder::{OsStringValueParser, TypedValueParser},
     error::ErrorKind,
 };
-use futures::{
-    FutureExt,
-    future::{BoxFuture, Shared},
-};
+use futures::FutureExt;
 use tokio::runtime::Handle;
 
 use self::join::TicketRole;
@@ -38,13 +35,16 @@ use super::{
         progress::{RunProgress, is_on_terminal},
         report::Report,
         run::{self, Exit},
-        signals::{self, Caught},
+        signals,
         supervision::{self, Pipeline, Supervision, exit_of, tell},
     },
 };
 use crate::{
     Direction, StreamConfig, process,
-    ssh::{plan::Plan, supervisor::Summary},
+    ssh::{
+        plan::Plan,
+        supervisor::pipeline::{PipelineOptions, PipelineWork},
+    },
 };
 
 /// The environment variable that holds a ticket.
@@ -210,9 +210,6 @@ fn print_files(args: &RdcatArgs, plans: &[Plan], console: &Console) -> ExitCode 
     exit.into()
 }
 
-/// The signal that ends the program. Every plan's run waits for a clone of this future.
-type Signal = Shared<BoxFuture<'static, Option<Caught>>>;
-
 fn write(
     args: &RdcatArgs,
     plans: &[Plan],
@@ -221,17 +218,31 @@ fn write(
 ) -> anyhow::Result<Exit> {
     let control = run::control_runtime()?;
     let signal = signals::watch(&control, console).context("cannot catch signals")?;
+    // Every plan's run waits for a clone of this future.
     let signal = signal.map(Result::ok).boxed().shared();
-    let moved = Arc::new(AtomicU64::new(0));
-    let counted = [Arc::clone(bytes), Arc::clone(&moved)];
+    let [moved, file_bytes] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    let counted = [bytes, &moved, &file_bytes].map(Arc::clone);
     let terminal = is_on_terminal(&io::stdout(), false);
-    let _progress = RunProgress::start(console, None, terminal, move || {
-        counted.iter().map(|c| c.load(Ordering::Relaxed)).sum()
+    let progress = RunProgress::start(console, terminal, move || {
+        let [before, moved, file_bytes] = counted.each_ref().map(|c| c.load(Ordering::Relaxed));
+        let total = (file_bytes > 0).then(|| before + file_bytes);
+        (before + moved, total)
     });
     let mut exit = Exit::Ok;
-    for plan in plans {
-        let summary = run_one(args, plan, console, &control, &moved, &signal)?;
+    for (number, plan) in plans.iter().enumerate() {
+        let is_last = number + 1 == plans.len();
+        let counts = [&moved, &file_bytes].map(Arc::clone);
+        let observe = move |work: &PipelineWork| {
+            counts[0].store(work.bytes(), Ordering::Relaxed);
+            // The files of later hosts are not known before.
+            if let (true, Some(bytes)) = (is_last, work.file_bytes()) {
+                counts[1].store(bytes, Ordering::Relaxed);
+            }
+        };
+        let pipeline = pipeline(args, plan, console, &control, progress.is_some());
+        let summary = pipeline.run(observe, signal.clone())?;
         bytes.fetch_add(moved.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        file_bytes.store(0, Ordering::Relaxed);
         let is_whole = tell(plan, &summary.outcome, console);
         let ended = exit_of(&summary.outcome);
         if ended != Exit::Ok {
@@ -245,15 +256,14 @@ fn write(
     Ok(exit)
 }
 
-fn run_one(
-    args: &RdcatArgs,
-    plan: &Plan,
-    console: &Console,
-    control: &Handle,
-    moved: &Arc<AtomicU64>,
-    signal: &Signal,
-) -> anyhow::Result<Summary> {
-    let pipeline = Pipeline {
+fn pipeline<'a>(
+    args: &'a RdcatArgs,
+    plan: &'a Plan,
+    console: &'a Console,
+    control: &'a Handle,
+    is_watched: bool,
+) -> Pipeline<'a> {
+    Pipeline {
         plan,
         supervision: Supervision {
             hosts: &args.hosts,
@@ -262,10 +272,12 @@ fn run_one(
             client_key: None,
             control,
         },
-        fsync: false,
-        moved: Arc::clone(moved),
-    };
-    pipeline.run(signal.clone())
+        options: PipelineOptions {
+            is_watched,
+            ..PipelineOptions::default()
+        },
+        hides_for_output: false,
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
+use clap::{
+    ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum,
+    error::ErrorKind,
+};
 
 use crate::{
     cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
@@ -83,9 +86,9 @@ pub(crate) struct RdcpArgs {
 /// The options for messages and the report of rdcp.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CopyReportArgs {
-    /// Print how the run went: each path, and the connections
-    #[arg(short, long, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    /// Print how the run went: each path, and the connections; -vv how ssh is called, too
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
 
     /// Print errors only: no summary and no progress
     #[arg(short, long)]
@@ -241,7 +244,7 @@ impl RdcpArgs {
             remove_source_files: copy.remove_source_files,
             dry_run: copy.dry_run,
             fsync: self.fsync,
-            list: self.report.verbose,
+            list: self.report.verbose > 0,
             digest: copy.checksum.map(|choice| match choice {
                 DigestChoice::Xxh64 => DigestKind::Xxh64,
                 DigestChoice::Sha256 => DigestKind::Sha256,

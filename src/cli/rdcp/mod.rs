@@ -24,7 +24,7 @@ use super::{
         progress::is_on_terminal,
         report::{amount, decimal, rate},
         run::Exit,
-        supervision::{self, exit_of, run_alone, tell},
+        supervision::{self, PipelineView, exit_of, run_alone, tell},
     },
 };
 use crate::{
@@ -39,6 +39,7 @@ use crate::{
         operands::{HostPath, Operand, has_room},
         plan::{Plan, PlannedStage, StageHost},
         stage::StageWork,
+        supervisor::pipeline::PipelineOptions,
     },
 };
 
@@ -377,7 +378,12 @@ fn run_plan(args: &RdcpArgs, plan: &Plan, console: &Console) -> anyhow::Result<E
     } else {
         is_on_terminal(&io::stdout(), false)
     };
-    let (summary, bytes) = run_alone(plan, options, args.fsync, on_terminal, console)?;
+    let view = PipelineView::Bytes { on_terminal };
+    let pipeline = PipelineOptions {
+        fsync: args.fsync,
+        ..PipelineOptions::default()
+    };
+    let (summary, bytes) = run_alone(plan, options, pipeline, view, console)?;
     tell(plan, &summary.outcome, console);
     let exit = exit_of(&summary.outcome);
     if exit == Exit::Ok {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{
-    Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
     builder::{OsStringValueParser, TypedValueParser},
 };
 
@@ -211,9 +211,9 @@ pub(crate) struct ForwardPeerOptions {
 /// The options for messages of rdforward.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct ForwardMessageOptions {
-    /// Print how the run went: what carries the data, and each connection as it comes and goes
-    #[arg(short, long, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    /// Print how the run went: what carries the data, and each connection as it comes and goes; -vv how ssh is called, too
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
 
     /// Print errors only
     #[arg(short, long)]
@@ -425,7 +425,7 @@ mod tests {
             assert_eq!(run(line), expected(host, command), "{line:?}");
         }
         let args = parse(&["run", "-v", "--transport", "tcp", "h", "x"]).unwrap();
-        assert!(args.messages().verbose);
+        assert_eq!(args.messages().verbose, 1);
         assert!(fails(&["run", "--bogus", "h", "x"]).contains("--bogus"));
         assert!(fails(&["run", "-L", "1:a:2", "h", "x"]).contains("-L"));
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{
-    Args, Parser, ValueEnum,
+    ArgAction, Args, Parser, ValueEnum,
     builder::{OsStringValueParser, TypedValueParser},
 };
 
@@ -179,9 +179,9 @@ pub(crate) enum MeasureChoice {
     reason = "each is an option of the command line"
 )]
 pub(crate) struct PerfReportArgs {
-    /// Print how the run went: addresses, connections, every run
-    #[arg(short, long, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    /// Print how the run went: connections, every run; -vv how ssh is called, and the addresses of the hosts, too
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
 
     /// Print errors only: no progress
     #[arg(short, long)]

@@ -95,7 +95,7 @@ impl RunOutcome {
             .map(|pair| pair.choice.clone())
             .collect();
         if context.is_for_people() {
-            let in_full = context.args.measure.check || context.args.report.verbose;
+            let in_full = context.args.measure.check || context.args.report.verbose > 0;
             let lines = self.check_lines(in_full);
             let text = lines.join("\n") + "\n";
             self.unwritten = print_lines(&text, context.console).err();

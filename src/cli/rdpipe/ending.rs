@@ -16,17 +16,19 @@ use crate::{
         args::RdpipeArgs,
         shared::{
             message::{self, Console},
+            progress::width,
             report::{amount, decimal, rate},
             run::Exit,
+            stderr::terminal_size,
             table::TextTable,
         },
     },
     printable::with_spaces,
     ssh::{
         outcome::{PipelineOutcome, RunFault, Site, StageOutcome, Verdict, describe},
-        plan::{Plan, StageHost},
+        plan::{Plan, PlannedStage, StageHost},
         protocol::{EdgeLink, FaultKind},
-        stage::{StageReport, StageWork, Status},
+        stage::{StageReport, StageWork, Status, TargetFile},
         supervisor::Summary,
     },
 };
@@ -48,9 +50,12 @@ pub(super) fn tell(
         console.detail(detail);
     }
     let table = Table::new(plan, summary, errors, elapsed);
-    let is_failure = !outcome.is_success() && outcome.signal.is_none();
-    if args.report.verbose || (is_failure && table.has_run() && !args.report.quiet) {
-        console.lines(&table.lines());
+    let is_cut = !outcome.is_success() || outcome.signal.is_some();
+    if args.report.verbose > 0 || (is_cut && table.has_run() && !args.report.quiet) {
+        console.lines(&table.lines(columns()));
+    }
+    for text in kept_files(plan, outcome) {
+        console.note(&text);
     }
     let (bytes, seconds) = (table.bytes(), table.stage_seconds());
     if let Some(text) = last_words(outcome, bytes, elapsed) {
@@ -81,6 +86,28 @@ fn last_words(outcome: &PipelineOutcome, bytes: u64, elapsed: Duration) -> Optio
             decimal(rate(bytes, seconds))
         )
     })
+}
+
+/// Returns the number of columns for the table; none if stderr is no terminal, where a line may have any length.
+fn columns() -> Option<usize> {
+    io::stderr().is_terminal().then(|| terminal_size().0)
+}
+
+/// Returns what is under the names of the files of `>` that were not written.
+fn kept_files(plan: &Plan, outcome: &PipelineOutcome) -> Vec<String> {
+    let stages = plan.stages.iter().zip(&outcome.stages).enumerate();
+    let kept = |(number, (planned, end)): (usize, (&PlannedStage, &StageOutcome))| {
+        let StageWork::Write { path, .. } = &planned.work else {
+            return None;
+        };
+        let (site, path) = (plan.site(number), lossy(path));
+        match end.report.as_ref()?.file {
+            TargetFile::New => None,
+            TargetFile::Old => Some(format!("{site}: {path} is as it was before")),
+            TargetFile::Missing => Some(format!("{site}: {path} was not made")),
+        }
+    };
+    stages.filter_map(kept).collect()
 }
 
 /// Returns the errors, the first cause first, and then the details: failures that followed from the errors.
@@ -140,7 +167,7 @@ pub(super) fn print(plan: &Plan, args: &RdpipeArgs, console: &Console) -> Exit {
 fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
     let remote = args.hosts.remote();
     let own = env::current_exe().unwrap_or_else(|_| PathBuf::from("rdpipe"));
-    let stage = |(number, stage): (usize, &crate::ssh::plan::PlannedStage)| {
+    let stage = |(number, stage): (usize, &PlannedStage)| {
         let name = plan.name(number);
         let work = match &stage.work {
             StageWork::Command(command) | StageWork::CommandWithoutStdin(command) => {
@@ -315,12 +342,43 @@ impl Table {
             .fold(0.0, f64::max)
     }
 
-    /// Returns the report as lines of a table.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    /// Returns the report as lines of a table. Where they do not fit into so many columns, the table has fewer ones of
+    /// its own, and shorter commands.
+    pub(crate) fn lines(&self, columns: Option<usize>) -> Vec<String> {
+        let whole = self.whole(COMMAND_CHARS);
+        let room = columns.unwrap_or(usize::MAX);
+        if excess(&whole, room) == 0 {
+            return whole;
+        }
+        let narrow = self.narrow(COMMAND_CHARS);
+        let commands = self.stages.iter().map(|row| row.command(COMMAND_CHARS));
+        let longest = commands.map(|command| width(&command)).max().unwrap_or(0);
+        let rest = longest.saturating_sub(excess(&narrow, room));
+        self.narrow(rest.max(LEAST_COMMAND_CHARS))
+    }
+
+    fn whole(&self, command_chars: usize) -> Vec<String> {
         let mut table = TextTable::new(&[1, 2, 3], HEADER);
-        table.rows.extend(self.stages.iter().map(Row::cells));
+        let rows = self.stages.iter().map(|row| row.cells(command_chars));
+        table.rows.extend(rows);
         table.lines()
     }
+
+    fn narrow(&self, command_chars: usize) -> Vec<String> {
+        let mut table = TextTable::new(&[1, 2, 3, 6], NARROW_HEADER);
+        let rows = self
+            .stages
+            .iter()
+            .map(|row| row.narrow_cells(command_chars));
+        table.rows.extend(rows);
+        table.lines()
+    }
+}
+
+/// Returns the number of columns that the longest line has more than there is room.
+fn excess(lines: &[String], room: usize) -> usize {
+    let longest = lines.iter().map(|line| width(line)).max();
+    longest.unwrap_or(0).saturating_sub(room)
 }
 
 const HEADER: [&str; 9] = [
@@ -335,8 +393,22 @@ const HEADER: [&str; 9] = [
     "for output",
 ];
 
+/// The heading of the table on a narrow terminal.
+const NARROW_HEADER: [&str; 7] = [
+    "stage",
+    "host",
+    "command",
+    "status",
+    "in",
+    "out",
+    "waited for",
+];
+
 /// The number of characters to which a long command is shortened.
 const COMMAND_CHARS: usize = 32;
+
+/// The number of characters to which it is shortened at most on a narrow terminal.
+const LEAST_COMMAND_CHARS: usize = 8;
 
 fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost: bool) -> Row {
     let stage = &plan.stages[number];
@@ -393,7 +465,32 @@ fn edge((from, to): (String, String), link: Option<&EdgeLink>) -> EdgeRow {
 }
 
 impl Row {
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, command_chars: usize) -> Vec<String> {
+        let waited = |part: f64| format!("{part:.1} s ({:.0}%)", self.percent(part));
+        let mut cells = self.first_cells(command_chars);
+        cells.extend([
+            format!("{}/s", decimal(self.bytes_per_second)),
+            waited(self.blocked_on_input_seconds),
+            waited(self.blocked_on_output_seconds),
+        ]);
+        cells
+    }
+
+    fn narrow_cells(&self, command_chars: usize) -> Vec<String> {
+        let (input, output) = (
+            self.percent(self.blocked_on_input_seconds),
+            self.percent(self.blocked_on_output_seconds),
+        );
+        let mut cells = self.first_cells(command_chars);
+        cells.push(if input > output {
+            format!("input {input:.0}%")
+        } else {
+            format!("output {output:.0}%")
+        });
+        cells
+    }
+
+    fn first_cells(&self, command_chars: usize) -> Vec<String> {
         let status = match (self.status, self.signal) {
             (Some(code), _) => code.to_string(),
             (None, Some(number)) => format!("signal {number}"),
@@ -407,32 +504,33 @@ impl Row {
             "broken" => "its connection broke".to_owned(),
             _ => status,
         };
-        let percent = |part: f64| {
-            let all = self.seconds.max(f64::MIN_POSITIVE);
-            format!("{part:.1} s ({:.0}%)", (part / all * 100.0).min(100.0))
-        };
         vec![
             self.number.to_string(),
             self.host.clone().unwrap_or_else(|| "here".to_owned()),
-            shortened(&self.command),
+            self.command(command_chars),
             status,
             amount(self.bytes_in),
             amount(self.bytes_out),
-            format!("{}/s", decimal(self.bytes_per_second)),
-            percent(self.blocked_on_input_seconds),
-            percent(self.blocked_on_output_seconds),
         ]
+    }
+
+    /// Returns how much of the stage's time that is.
+    fn percent(&self, seconds: f64) -> f64 {
+        (seconds / self.seconds.max(f64::MIN_POSITIVE) * 100.0).min(100.0)
+    }
+
+    fn command(&self, chars: usize) -> String {
+        shortened(&self.command, chars)
     }
 }
 
-/// Returns the command in one line of at most [`COMMAND_CHARS`] characters, with spaces in place of what is not
-/// printable.
-fn shortened(command: &str) -> String {
+/// Returns the command in one line of at most so many characters, with spaces in place of what is not printable.
+fn shortened(command: &str, chars: usize) -> String {
     let line = with_spaces(command.trim());
-    if line.chars().count() <= COMMAND_CHARS {
+    if line.chars().count() <= chars {
         return line;
     }
-    let start: String = line.chars().take(COMMAND_CHARS - 3).collect();
+    let start: String = line.chars().take(chars - 3).collect();
     start + "..."
 }
 
@@ -459,6 +557,7 @@ mod tests {
             elapsed_us: 2_000_000,
             blocked_on_input_us: 0,
             blocked_on_output_us: 1_500_000,
+            file: TargetFile::Old,
         };
         let end = |report| StageOutcome {
             report: Some(report),
@@ -490,7 +589,7 @@ mod tests {
 
     #[test]
     fn the_table_has_aligned_columns() {
-        let lines = table().lines();
+        let lines = table().lines(None);
         assert_eq!(lines.len(), 3);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
@@ -504,6 +603,26 @@ mod tests {
         // The columns are aligned.
         assert_eq!(lines[0].find("command"), lines[1].find("< big"));
         assert!(lines.iter().all(|line| line.len() == lines[0].len()));
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_fewer_columns_and_short_commands() {
+        let table = table();
+        let whole = table.lines(None);
+        let longest = whole[0].len();
+        assert_eq!(table.lines(Some(longest)), whole);
+        for columns in 60..longest {
+            let lines = table.lines(Some(columns));
+            assert!(lines.iter().all(|line| width(line) <= columns), "{lines:?}");
+        }
+        assert_eq!(
+            table.lines(Some(70)),
+            [
+                "stage  host  command              status        in     out  waited for",
+                "    1  fs1   < big                0            0 B  3.0 GB  output 75%",
+                "    2  here  tr a-z A-Z | a v...  signal 9  3.0 GB    17 B  output 75%",
+            ]
+        );
     }
 
     #[test]

@@ -10,19 +10,22 @@ use std::{
     time::Instant,
 };
 
-use clap::{Args, CommandFactory, Parser, error::ErrorKind};
+use clap::{ArgAction, Args, CommandFactory, Parser, error::ErrorKind};
 
 use super::{
     args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
     shared::{
         message::Console,
-        progress::is_on_terminal,
-        supervision::{self, run_alone},
+        supervision::{self, PipelineView, run_alone},
     },
 };
 use crate::{
+    options::FlowOptions,
     process::{self, is_stdin_closed},
-    ssh::plan::{Plan, PlanInput},
+    ssh::{
+        plan::{Plan, PlanInput},
+        supervisor::pipeline::PipelineOptions,
+    },
 };
 
 /// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
@@ -73,8 +76,13 @@ const FAILED_HERE: u8 = 1;
 fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {
     let started = Instant::now();
     let options = (&args.hosts, &args.stream);
-    let on_terminal = is_on_terminal(&io::stdout(), false);
-    let (summary, _) = run_alone(plan, options, args.fsync, on_terminal, console)?;
+    let view = PipelineView::Stages;
+    let pipeline = PipelineOptions {
+        fsync: args.fsync,
+        flow: args.flow,
+        ..PipelineOptions::default()
+    };
+    let (summary, _) = run_alone(plan, options, pipeline, view, console)?;
     Ok(ending::tell(
         args,
         plan,
@@ -114,6 +122,10 @@ pub(crate) struct RdpipeArgs {
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
+    /// The options for the flow of the bytes.
+    #[command(flatten)]
+    pub(crate) flow: FlowOptions,
+
     /// The options for messages and reports.
     #[command(flatten)]
     pub(crate) report: ReportOptions,
@@ -127,9 +139,9 @@ pub(crate) struct RdpipeArgs {
 /// The options for messages and reports of rdpipe.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportOptions {
-    /// Print how the run went: the connections, and the table of stages
-    #[arg(short, long, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    /// Print how the run went: the connections, and the table of stages; -vv how ssh is called, too
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
 
     /// Print errors only, and what the commands write to stderr
     #[arg(short, long)]
@@ -173,7 +185,7 @@ mod tests {
     #[test]
     fn the_options_of_the_original_manual_work() {
         let args = parse(&["-v", "-n", "-p", "7691", "-H", "10.0.0.1", "a:wc", "b:> f"]).unwrap();
-        assert!(args.report.verbose && args.dry_run);
+        assert!(args.report.verbose == 1 && args.dry_run);
         assert_eq!(args.hosts.ports, Some((7691, 7691)));
         assert_eq!(args.hosts.here().as_deref(), Some("10.0.0.1"));
         assert_eq!(args.segments, ["a:wc", "b:> f"]);

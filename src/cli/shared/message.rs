@@ -19,7 +19,7 @@ use super::{
     line_budgets::{LINES_A_SECOND, LineBudgets},
     report::counted,
     run::Exit,
-    stderr::{ShownBar, StderrQueue},
+    stderr::{ShownLines, StderrQueue},
 };
 use crate::{
     Encryption,
@@ -37,7 +37,7 @@ pub(crate) struct Console {
     program: &'static str,
     host: String,
     quiet: bool,
-    verbose: bool,
+    verbose: u8,
     json: bool,
     queue: StderrQueue,
     budgets: LineBudgets,
@@ -102,6 +102,11 @@ impl Console {
         self.say(Level::Detail, text);
     }
 
+    /// Prints a minor detail, such as how ssh is called, which appears with `-vv` only.
+    pub(crate) fn minor(&self, text: &str) {
+        self.say(Level::Minor, text);
+    }
+
     /// Prints what the user needs to continue, such as a ticket: the text `plain`, or with `--json` the object `event`.
     /// `-q` does not suppress it.
     pub(crate) fn tell(&self, plain: &str, event: &impl Serialize) {
@@ -143,9 +148,14 @@ impl Console {
         &self.host
     }
 
-    /// Sets the progress bar, which is hidden while a message is written; `None` if there is no bar.
-    pub(crate) fn set_bar(&self, bar: Option<ShownBar>) {
+    /// Sets the lines below the messages; `None` if there are none.
+    pub(crate) fn set_bar(&self, bar: Option<ShownLines>) {
         self.queue.set_bar(bar);
+    }
+
+    /// Removes the lines below the messages, and waits until the terminal shows them no more.
+    pub(crate) fn clear_bar(&self) {
+        self.queue.clear_bar();
     }
 
     /// Waits until there is room for more [lines](Self::program_line) of other programs.
@@ -243,7 +253,8 @@ impl Console {
         match level {
             Level::Error => true,
             Level::Warning | Level::Note => !self.quiet,
-            Level::Detail => self.verbose,
+            Level::Detail => self.verbose > 0,
+            Level::Minor => self.verbose > 1,
         }
     }
 
@@ -291,6 +302,9 @@ pub(crate) enum Level {
     Warning,
     Note,
     Detail,
+    /// In JSON a detail like any other.
+    #[serde(rename = "detail")]
+    Minor,
 }
 
 #[derive(Serialize)]
@@ -554,12 +568,19 @@ mod tests {
                 quiet,
                 json: false,
             });
-            [Level::Error, Level::Warning, Level::Note, Level::Detail]
-                .map(|level| console.wants(level))
+            let levels = [
+                Level::Error,
+                Level::Warning,
+                Level::Note,
+                Level::Detail,
+                Level::Minor,
+            ];
+            levels.map(|level| console.wants(level))
         };
-        assert_eq!(printed(false, false), [true, true, true, false]);
-        assert_eq!(printed(false, true), [true, true, true, true]);
-        assert_eq!(printed(true, false), [true, false, false, false]);
+        assert_eq!(printed(false, 0), [true, true, true, false, false]);
+        assert_eq!(printed(false, 1), [true, true, true, true, false]);
+        assert_eq!(printed(false, 2), [true; 5]);
+        assert_eq!(printed(true, 0), [true, false, false, false, false]);
     }
 
     #[test]
@@ -609,7 +630,7 @@ mod tests {
     #[test]
     fn connections_that_are_no_streams_do_not_fill_the_log() {
         let options = MessageOptions {
-            verbose: true,
+            verbose: 1,
             ..MessageOptions::default()
         };
         let console = Console::new("rdcp", options);

@@ -1,6 +1,7 @@
 //! Code that the programs share: runs, messages, exit codes, progress, reports and the hiding of secrets.
 
 pub(crate) mod line_budgets;
+pub(crate) mod live;
 pub(crate) mod message;
 pub(crate) mod progress;
 pub(crate) mod report;

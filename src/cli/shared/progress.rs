@@ -1,4 +1,4 @@
-//! The progress bar of a run.
+//! The lines that show how far a run is.
 
 use std::{
     collections::VecDeque,
@@ -7,135 +7,126 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
 use super::{
     message::Console,
-    report::{amount, decimal},
-    stderr::{INTERVAL, ShownBar},
+    report::{amount, decimal, rate},
 };
 
-/// A progress bar on stderr, which disappears when this value is dropped.
+/// Lines about the progress of a run on stderr, which disappear when this value is dropped.
 ///
-/// The thread of the messages draws it, and reads a counter that the stream keeps anyway. So the bar costs the byte
-/// path nothing, and a terminal that is not read delays only the bar.
+/// The thread of the messages draws them, and reads counters that the run keeps anyway. So they cost the byte path
+/// nothing, and a terminal that is not read delays only them.
 #[derive(Debug)]
 pub(crate) struct RunProgress {
     console: Console,
 }
 
 impl RunProgress {
-    /// Shows a bar of the bytes that `done` counts, out of `total` if that is known.
+    /// Shows the lines that `lines` returns for a terminal of so many columns. Longer ones are cut.
     ///
-    /// Returns `None` where a bar would disturb: stderr is no terminal, the data itself goes to or comes from a
-    /// terminal (`data_on_terminal`), or the user gave `-q` or `--json`.
+    /// Returns `None` where they would disturb: stderr is no terminal, the data itself goes to or comes from a terminal
+    /// (`data_on_terminal`), or the user gave `-q` or `--json`.
+    pub(crate) fn show(
+        console: &Console,
+        data_on_terminal: bool,
+        lines: impl Fn(usize) -> Vec<String> + Send + Sync + 'static,
+    ) -> Option<Self> {
+        let welcome =
+            console.wants_progress() && !data_on_terminal && is_drawable(&io::stderr(), "TERM");
+        welcome.then(|| Self::draw(console, lines))
+    }
+
+    fn draw(
+        console: &Console,
+        lines: impl Fn(usize) -> Vec<String> + Send + Sync + 'static,
+    ) -> Self {
+        let lines = move |columns: usize| {
+            let lines = lines(columns).into_iter();
+            lines.map(|line| cut(&line, columns)).collect()
+        };
+        console.set_bar(Some(Arc::new(lines)));
+        Self {
+            console: console.clone(),
+        }
+    }
+
+    /// Shows a bar of the bytes that `done` returns, out of the second number if that is known.
+    ///
+    /// Returns `None` where [`show`](Self::show) does.
     pub(crate) fn start(
         console: &Console,
-        total: Option<u64>,
         data_on_terminal: bool,
-        done: impl Fn() -> u64 + Send + Sync + 'static,
+        done: impl Fn() -> (u64, Option<u64>) + Send + Sync + 'static,
     ) -> Option<Self> {
-        Self::target(console, data_on_terminal).map(|target| Self::on(target, console, total, done))
+        let (pace, started) = (Mutex::<RecentPace>::default(), Instant::now());
+        Self::show(console, data_on_terminal, move |columns| {
+            let (bytes, total) = done();
+            let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+            pace.add(Instant::now(), bytes);
+            let line = format!("{}, {}", pace.line(bytes, total), clock(started.elapsed()));
+            vec![with_bar(line, bytes, total, columns)]
+        })
     }
 
     /// Shows a line about files and bytes, which `look` describes.
     ///
-    /// Returns `None` where [`start`](Self::start) does.
+    /// Returns `None` where [`show`](Self::show) does.
     pub(crate) fn start_files(
         console: &Console,
         data_on_terminal: bool,
         look: impl Fn() -> FilesProgress + Send + Sync + 'static,
     ) -> Option<Self> {
-        let target = Self::target(console, data_on_terminal)?;
-        let bar = ProgressBar::with_draw_target(Some(0), target).with_style(template(FILES));
         let pace = Mutex::<RecentPace>::default();
-        let refresh = Arc::new(move |bar: &ProgressBar| {
+        Self::show(console, data_on_terminal, move |_| {
             let look = look();
             let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
             pace.add(Instant::now(), look.bytes);
-            bar.set_prefix(look.line(&pace));
-            bar.set_message(look.current);
-            bar.tick();
-        });
-        console.set_bar(Some(ShownBar { bar, refresh }));
-        Some(Self {
-            console: console.clone(),
+            vec![format!("{}  {}", look.line(&pace), look.current)]
         })
     }
 
     /// Shows a line about steps, one after the other, which `look` describes.
     ///
-    /// Returns `None` where [`start`](Self::start) does.
+    /// Returns `None` where [`show`](Self::show) does.
     pub(crate) fn start_steps(
         console: &Console,
         look: impl Fn() -> StepsProgress + Send + Sync + 'static,
     ) -> Option<Self> {
-        let target = Self::target(console, false)?;
-        let bar = ProgressBar::with_draw_target(Some(0), target).with_style(template(STEPS));
-        let refresh = Arc::new(move |bar: &ProgressBar| {
+        let started = Instant::now();
+        Self::show(console, false, move |_| {
             let StepsProgress {
                 done,
                 total,
                 current,
             } = look();
-            bar.set_length(total.max(done));
-            bar.set_position(done);
-            bar.set_message(current);
-        });
-        console.set_bar(Some(ShownBar { bar, refresh }));
-        Some(Self {
-            console: console.clone(),
+            let a_second = rate(done, started.elapsed().as_secs_f64());
+            let left = rate(total.saturating_sub(done), a_second);
+            let left = Duration::try_from_secs_f64(left).unwrap_or_default();
+            let left = match done {
+                0 => String::new(),
+                _ => format!(", {} to go", clock(left)),
+            };
+            let bar = bar(done, total, STEPS_BAR);
+            vec![format!("{bar} {done} of {total}{left}  {current}")]
         })
     }
 
     /// Shows a line about connections and their bytes, which `look` describes: what stands in front of the bytes, and
     /// their number.
     ///
-    /// Returns `None` where [`start`](Self::start) does.
+    /// Returns `None` where [`show`](Self::show) does.
     pub(crate) fn start_connections(
         console: &Console,
         look: impl Fn() -> (String, u64) + Send + Sync + 'static,
     ) -> Option<Self> {
-        let target = Self::target(console, false)?;
-        let bar = ProgressBar::with_draw_target(None, target).with_style(template(CONNECTIONS));
-        let pace = Mutex::<RecentPace>::default();
-        let refresh = Arc::new(move |bar: &ProgressBar| {
+        let (pace, started) = (Mutex::<RecentPace>::default(), Instant::now());
+        Self::show(console, false, move |_| {
             let (connections, bytes) = look();
             let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
             pace.add(Instant::now(), bytes);
-            bar.set_prefix(format!("{connections}, {}", pace.line(bytes, None)));
-            bar.tick();
-        });
-        console.set_bar(Some(ShownBar { bar, refresh }));
-        Some(Self {
-            console: console.clone(),
+            let (bytes, elapsed) = (pace.line(bytes, None), clock(started.elapsed()));
+            vec![format!("{connections}, {bytes}, {elapsed}")]
         })
-    }
-
-    fn target(console: &Console, data_on_terminal: bool) -> Option<ProgressDrawTarget> {
-        let welcome = console.wants_progress() && !data_on_terminal && io::stderr().is_terminal();
-        welcome.then(|| ProgressDrawTarget::stderr_with_hz(HERTZ))
-    }
-
-    fn on(
-        target: ProgressDrawTarget,
-        console: &Console,
-        total: Option<u64>,
-        done: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Self {
-        let bar = ProgressBar::with_draw_target(total, target).with_style(style(total.is_some()));
-        let pace = Mutex::<RecentPace>::default();
-        let refresh = Arc::new(move |bar: &ProgressBar| {
-            let bytes = done();
-            let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
-            pace.add(Instant::now(), bytes);
-            bar.set_prefix(pace.line(bytes, total));
-            bar.set_position(bytes);
-        });
-        console.set_bar(Some(ShownBar { bar, refresh }));
-        Self {
-            console: console.clone(),
-        }
     }
 }
 
@@ -145,44 +136,75 @@ impl Drop for RunProgress {
     }
 }
 
-/// The number of updates of the bar per second.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the interval is a part of a second"
-)]
-const HERTZ: u8 = (1000 / INTERVAL.as_millis()) as u8;
-
-fn style(total_known: bool) -> ProgressStyle {
-    template(if total_known { SIZED } else { UNSIZED })
+/// Returns true if lines can be redrawn on `output`: it is a terminal that obeys escape sequences, by the variable with
+/// the name of its kind.
+fn is_drawable(output: &impl IsTerminal, kind: &str) -> bool {
+    output.is_terminal() && std::env::var_os(kind).is_none_or(|kind| kind != "dumb")
 }
 
-fn template(text: &str) -> ProgressStyle {
-    ProgressStyle::with_template(text).unwrap_or_else(|_| ProgressStyle::default_bar())
+/// The characters of the bar of a run of steps.
+const STEPS_BAR: usize = 20;
+
+/// The fewest characters of a bar: it is left out where there is less room.
+const LEAST_BAR: usize = 8;
+
+/// Returns the line behind a bar that fills the columns, if the total is known and there is room.
+fn with_bar(line: String, done: u64, total: Option<u64>, columns: usize) -> String {
+    let room = columns.saturating_sub(width(&line) + 1);
+    match total {
+        Some(total) if room >= LEAST_BAR => format!("{} {line}", bar(done, total, room)),
+        _ => line,
+    }
 }
 
-/// The templates of the bar. The prefix has bytes, rates and times, in decimal units like the bandwidth at the end of `-v`.
-const SIZED: &str = "{wide_bar} {prefix}, {elapsed}";
-const UNSIZED: &str = "{spinner} {prefix}, {elapsed}";
-const FILES: &str = "{prefix}  {wide_msg}";
-const CONNECTIONS: &str = "{spinner} {prefix}, {elapsed}";
-const STEPS: &str = "{bar:20} {pos} of {len}, {eta} to go  {wide_msg}";
+/// Returns a bar of so many characters.
+fn bar(done: u64, total: u64, length: usize) -> String {
+    let full = u128::from(done.min(total)) * length as u128;
+    let full = full.checked_div(u128::from(total)).unwrap_or(0);
+    let full = usize::try_from(full).unwrap_or(0);
+    "█".repeat(full) + &"░".repeat(length - full)
+}
+
+/// Returns the number of columns that a text takes at most: characters of East Asian scripts and pictures take two.
+pub(in crate::cli) fn width(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
+fn columns_of(character: char) -> usize {
+    match character {
+        // Box drawing, blocks and arrows among them.
+        '\u{2000}'..='\u{25ff}' => 1,
+        '\u{1100}'.. => 2,
+        _ => 1,
+    }
+}
+
+/// Returns as much of a line as has room in so many columns.
+pub(super) fn cut(line: &str, columns: usize) -> String {
+    let mut taken = 0;
+    let fits = |character: &char| {
+        taken += columns_of(*character);
+        taken <= columns
+    };
+    line.chars().take_while(fits).collect()
+}
 
 /// The rate of the last seconds, from which the time left follows.
 #[derive(Debug, Default)]
-struct RecentPace {
+pub(super) struct RecentPace {
     /// Times and the bytes that were done then, the oldest first.
     samples: VecDeque<(Instant, u64)>,
 }
 
 /// The rate that is shown is that of this time: a stall shows at once.
-const SHOWN_RATE: Duration = Duration::from_secs(3);
+pub(super) const SHOWN_RATE: Duration = Duration::from_secs(3);
 
 /// The rate from which the time left follows is that of this time, so that the number is calm.
 const CALM_RATE: Duration = Duration::from_secs(10);
 
 impl RecentPace {
     /// Adds how many bytes are done now.
-    fn add(&mut self, now: Instant, bytes: u64) {
+    pub(super) fn add(&mut self, now: Instant, bytes: u64) {
         self.samples.push_back((now, bytes));
         let is_old = |second: Option<&(Instant, u64)>| {
             second.is_some_and(|(at, _)| now.duration_since(*at) >= CALM_RATE)
@@ -193,7 +215,7 @@ impl RecentPace {
     }
 
     /// Returns the bytes per second of the last time of this length, or of all so far.
-    fn per_second(&self, window: Duration) -> f64 {
+    pub(super) fn per_second(&self, window: Duration) -> f64 {
         let Some(&(now, bytes)) = self.samples.back() else {
             return 0.0;
         };
@@ -201,20 +223,20 @@ impl RecentPace {
         let Some(&(since, before)) = self.samples.iter().find(is_within) else {
             return 0.0;
         };
-        super::report::rate(bytes.saturating_sub(before), (now - since).as_secs_f64())
+        rate(bytes.saturating_sub(before), (now - since).as_secs_f64())
     }
 
     /// Returns what a line shows of so many bytes, out of `total` if that is known.
     fn line(&self, bytes: u64, total: Option<u64>) -> String {
-        let rate = decimal(self.per_second(SHOWN_RATE));
+        let pace = decimal(self.per_second(SHOWN_RATE));
         let Some(total) = total.filter(|total| *total > 0) else {
-            return format!("{}, {rate}/s", amount(bytes));
+            return format!("{}, {pace}/s", amount(bytes));
         };
-        let percent = (u128::from(bytes) * 100 / u128::from(total)).min(100);
         let mut line = format!(
-            "{} of {} ({percent}%), {rate}/s",
+            "{} of {} ({}%), {pace}/s",
             amount(bytes),
-            amount(total)
+            amount(total),
+            percent(bytes, total)
         );
         if let Some(left) = self.time_left(total.saturating_sub(bytes)) {
             line.extend([", ", &clock(left), " to go"]);
@@ -223,16 +245,21 @@ impl RecentPace {
     }
 
     /// Returns the time that so many bytes take; none while nothing moves.
-    fn time_left(&self, bytes: u64) -> Option<Duration> {
+    pub(super) fn time_left(&self, bytes: u64) -> Option<Duration> {
         let calm = self.per_second(CALM_RATE);
         (calm > 0.0)
-            .then(|| Duration::try_from_secs_f64(super::report::rate(bytes, calm)).ok())
+            .then(|| Duration::try_from_secs_f64(rate(bytes, calm)).ok())
             .flatten()
     }
 }
 
+/// Returns how much of `total`, which is not 0, is done.
+pub(super) fn percent(done: u64, total: u64) -> u128 {
+    (u128::from(done) * 100 / u128::from(total.max(1))).min(100)
+}
+
 /// Formats a time as people say it: `40s`, `3m 20s`, `2h 5m`.
-fn clock(time: Duration) -> String {
+pub(super) fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -308,14 +335,21 @@ mod tests {
         mpsc,
     };
 
-    use super::*;
+    use super::{super::stderr::INTERVAL, *};
     use crate::cli::args::MessageOptions;
 
     #[test]
-    fn the_templates_are_valid() {
-        for template in [SIZED, UNSIZED, FILES] {
-            ProgressStyle::with_template(template).unwrap();
-        }
+    fn a_line_has_room_in_its_columns() {
+        let line = || "5.0 MB of 10.0 MB (50%)".to_owned();
+        assert_eq!(
+            with_bar(line(), 5, Some(10), 34),
+            "█████░░░░░ 5.0 MB of 10.0 MB (50%)"
+        );
+        assert_eq!(with_bar(line(), 5, Some(10), 30), line());
+        assert_eq!(with_bar(line(), 5, None, 99), line());
+        assert_eq!([bar(0, 0, 3), bar(9, 3, 3)], ["░░░", "███"]);
+        assert_eq!(cut("grüße 漢字", 9), "grüße 漢");
+        assert_eq!(cut("abc", 3), "abc");
     }
 
     /// Checks the time left from half way on of a run that does `step` bytes at each step of 200 ms, and whose
@@ -407,12 +441,12 @@ mod tests {
         let (looked, looks) = mpsc::channel();
         let count = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&count);
-        let done = move || {
+        let done = move |_| {
             let _ = looked.send(());
-            counter.fetch_add(1, Ordering::Relaxed)
+            counter.fetch_add(1, Ordering::Relaxed);
+            Vec::new()
         };
-        let target = ProgressDrawTarget::hidden();
-        let progress = RunProgress::on(target, &console, Some(10), done);
+        let progress = RunProgress::draw(&console, done);
         for _ in 0..2 {
             looks.recv().unwrap();
         }
@@ -437,9 +471,9 @@ mod tests {
         ];
         for options in options {
             let console = Console::new("rdsend", options);
-            assert!(RunProgress::start(&console, None, false, || 0).is_none());
+            assert!(RunProgress::start(&console, false, || (0, None)).is_none());
         }
         let console = Console::new("rdsend", MessageOptions::default());
-        assert!(RunProgress::start(&console, None, true, || 0).is_none());
+        assert!(RunProgress::start(&console, true, || (0, None)).is_none());
     }
 }

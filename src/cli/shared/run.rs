@@ -160,7 +160,7 @@ impl Run {
             } = watch.stats();
             bytes_sent + bytes_received
         };
-        RunProgress::start(&self.console, total, terminal, moved)
+        RunProgress::start(&self.console, terminal, move || (moved(), total))
     }
 
     /// Ends a stream that was connected: sends the peer the error of this end, if there is one, closes the stream, and

@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::ProgressBar;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::retry_on_intr,
+    termios::tcgetwinsize,
 };
 use tokio::sync::Notify;
 
@@ -34,14 +34,9 @@ const HURRIED_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct StderrQueue(Arc<SharedQueue>);
 
-/// The progress bar that a run shows below its messages.
-#[derive(Clone)]
-pub(crate) struct ShownBar {
-    /// The bar, on stderr.
-    pub(crate) bar: ProgressBar,
-    /// Sets the bar to what it shows now.
-    pub(crate) refresh: Arc<dyn Fn(&ProgressBar) + Send + Sync>,
-}
+/// The lines that a run shows below its messages on a terminal: a function that returns them as they are now, none longer
+/// than the number of columns that it is given.
+pub(crate) type ShownLines = Arc<dyn Fn(usize) -> Vec<String> + Send + Sync>;
 
 struct SharedQueue {
     state: Mutex<QueueState>,
@@ -57,7 +52,7 @@ struct QueueState {
     bytes: usize,
     /// The number of notices that were left out since the last message about them.
     left_out: u64,
-    bar: Option<ShownBar>,
+    bar: Option<ShownLines>,
     is_bar_drawn: bool,
     is_hurried: bool,
     writer: WriterState,
@@ -111,10 +106,19 @@ impl StderrQueue {
 
     /// Sets the bar below the messages; `None` clears it. The thread draws it after one [`INTERVAL`], so that a short
     /// run shows no bar, and draws nothing while stderr is not read.
-    pub(crate) fn set_bar(&self, bar: Option<ShownBar>) {
+    pub(crate) fn set_bar(&self, bar: Option<ShownLines>) {
         let mut state = self.0.lock();
         state.bar = bar;
         self.start(state);
+    }
+
+    /// Removes the bar, and waits until it is cleared.
+    pub(crate) fn clear_bar(&self) {
+        self.set_bar(None);
+        let mut state = self.0.lock();
+        while state.bar.is_none() && (state.is_bar_drawn || state.writer == WriterState::Writing) {
+            state = self.0.wait(state);
+        }
     }
 
     /// Waits until fewer than [`ROOM_BYTES`] are queued.
@@ -274,41 +278,43 @@ impl Drop for QueueWriter {
 
 /// The next work of the thread.
 enum WriteStep {
-    Message(String, Option<ProgressBar>),
-    Draw(ShownBar),
+    Message(String),
+    Draw(ShownLines),
     Clear,
 }
 
 impl QueueWriter {
     fn run(mut self) {
-        let mut drawn: Option<ProgressBar> = None;
+        // The lines as they stand on the terminal; empty if there are none.
+        let mut drawn = String::new();
         loop {
-            let written = match self.next(drawn.as_ref()) {
-                WriteStep::Message(message, bar) => {
-                    match bar {
-                        Some(bar) => bar.suspend(|| self.write(&message)),
-                        None => self.write(&message),
-                    }
+            let written = match self.next(!drawn.is_empty()) {
+                WriteStep::Message(message) if drawn.is_empty() => {
+                    self.write(&message);
                     message.len()
                 }
-                WriteStep::Draw(shown) => {
-                    (shown.refresh)(&shown.bar);
-                    drawn = Some(shown.bar);
+                WriteStep::Message(message) => {
+                    self.write(&format!("{CLEAR}{message}{drawn}"));
+                    message.len()
+                }
+                WriteStep::Draw(lines) => {
+                    let (columns, rows) = terminal_size();
+                    drawn = block(lines(columns - 1), rows);
+                    self.write(&drawn);
                     0
                 }
                 WriteStep::Clear => {
-                    if let Some(bar) = drawn.take() {
-                        bar.finish_and_clear();
-                    }
+                    drawn.clear();
+                    self.write(CLEAR);
                     0
                 }
             };
-            self.done(written, drawn.is_some());
+            self.done(written, !drawn.is_empty());
         }
     }
 
     /// Waits for the next work.
-    fn next(&mut self, drawn: Option<&ProgressBar>) -> WriteStep {
+    fn next(&mut self, is_drawn: bool) -> WriteStep {
         let shared = &self.shared;
         let mut state = shared.lock();
         loop {
@@ -319,11 +325,11 @@ impl QueueWriter {
                 .map(|_| self.due.unwrap_or(now + INTERVAL));
             self.due = due;
             let step = match (state.messages.pop_front(), &state.bar) {
-                (Some(message), _) => Some(WriteStep::Message(message, drawn.cloned())),
-                (None, None) => drawn.map(|_| WriteStep::Clear),
-                (None, Some(bar)) => due
+                (Some(message), _) => Some(WriteStep::Message(message)),
+                (None, None) => is_drawn.then_some(WriteStep::Clear),
+                (None, Some(lines)) => due
                     .is_some_and(|due| due <= now)
-                    .then(|| WriteStep::Draw(bar.clone())),
+                    .then(|| WriteStep::Draw(Arc::clone(lines))),
             };
             if let Some(step) = step {
                 if matches!(step, WriteStep::Draw(_)) {
@@ -374,6 +380,28 @@ impl QueueWriter {
             }
         }
     }
+}
+
+/// Erases the lines. The cursor rests on the first character of the first one: so they can be erased although a
+/// terminal of another width has wrapped them.
+const CLEAR: &str = "\r\x1b[J";
+
+/// Returns what draws lines in place of those that were drawn before, as many as a terminal of `rows` rows has room for.
+fn block(mut lines: Vec<String>, rows: usize) -> String {
+    lines.truncate(rows.saturating_sub(1).max(1));
+    let text = lines.join("\n");
+    let back = match lines.len() {
+        0 | 1 => String::new(),
+        count => format!("\x1b[{}A", count - 1),
+    };
+    format!("{CLEAR}{text}\r{back}")
+}
+
+/// Returns the columns and rows of the terminal; those of a usual one if it does not say them.
+pub(in crate::cli) fn terminal_size() -> (usize, usize) {
+    let size = tcgetwinsize(io::stderr()).ok();
+    let size = size.filter(|size| size.ws_col > 1 && size.ws_row > 0);
+    size.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()))
 }
 
 /// The stderr of this process, also if another process that has it open has made its writes non-blocking.
@@ -502,9 +530,7 @@ mod tests {
     #[test]
     fn a_writer_that_panics_does_not_hang_the_end_of_the_program() {
         let (queue, _permit, _texts) = blocked();
-        let refresh = Arc::new(|_: &ProgressBar| panic!("on purpose"));
-        let bar = ProgressBar::hidden();
-        queue.set_bar(Some(ShownBar { bar, refresh }));
+        queue.set_bar(Some(Arc::new(|_| panic!("on purpose"))));
         while queue.0.lock().writer != WriterState::Dead {
             thread::yield_now();
         }
@@ -513,24 +539,50 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_cleared_before_the_end_of_a_flush() {
+    fn lines_are_redrawn_in_place_below_the_messages_and_cleared_before_the_end_of_a_flush() {
         let (queue, permit, texts) = blocked();
-        let refresh = Arc::new(|bar: &ProgressBar| bar.set_position(7));
-        let bar = ProgressBar::hidden();
-        let shown = ShownBar {
-            bar: bar.clone(),
-            refresh: refresh.clone(),
-        };
-        queue.set_bar(Some(shown));
-        while bar.position() != 7 {
-            thread::yield_now();
+        let (look, looks) = channel();
+        let look = Mutex::new(look);
+        let lines: ShownLines = Arc::new(move |columns| {
+            assert_eq!(columns, 79);
+            look.lock().unwrap().send(()).unwrap();
+            vec!["one".to_owned(), "two".to_owned()]
+        });
+        queue.set_bar(Some(Arc::clone(&lines)));
+        let drawn = "\r\x1b[Jone\ntwo\r\x1b[1A";
+        for _ in 0..2 {
+            looks.recv().unwrap();
+            permit.send(()).unwrap();
+            assert_eq!(texts.recv().unwrap(), drawn);
         }
-        permit.send(()).unwrap();
         queue.push("a message meanwhile\n".to_owned());
-        assert_eq!(texts.recv().unwrap(), "a message meanwhile\n");
+        loop {
+            permit.send(()).unwrap();
+            let text = texts.recv().unwrap();
+            if text != drawn {
+                assert_eq!(text, format!("{CLEAR}a message meanwhile\n{drawn}"));
+                break;
+            }
+        }
         queue.set_bar(None);
-        queue.flush();
-        assert!(bar.is_finished());
-        assert_eq!(Arc::strong_count(&refresh), 1);
+        let clearing = thread::spawn({
+            let queue = queue.clone();
+            move || queue.flush()
+        });
+        loop {
+            permit.send(()).unwrap();
+            if texts.recv().unwrap() == CLEAR {
+                break;
+            }
+        }
+        clearing.join().unwrap();
+        assert_eq!(Arc::strong_count(&lines), 1);
+    }
+
+    #[test]
+    fn a_terminal_with_few_rows_gets_fewer_lines() {
+        let lines = |count: usize| (0..count).map(|line| line.to_string()).collect();
+        assert_eq!(block(lines(9), 3), "\r\x1b[J0\n1\r\x1b[1A");
+        assert_eq!(block(lines(1), 1), "\r\x1b[J0\r");
     }
 }

@@ -2,14 +2,13 @@
 //! that every such program can run as.
 
 use std::{
-    env, io,
+    env,
+    io::{self, IsTerminal},
+    os::fd::AsFd,
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -23,6 +22,7 @@ use tokio::{
 use zeroize::Zeroizing;
 
 use super::{
+    live::LiveStages,
     message::Console,
     progress::RunProgress,
     run::{self, Exit},
@@ -32,7 +32,7 @@ use crate::{
     Direction, GeneratedKey, Key,
     cli::args::{Agent, HostOptions, StreamOptions},
     copy::job::CopyJob,
-    fd::EntryIdentity,
+    fd::{EntryIdentity, bytes_left},
     forward::{self, job::ForwardJob},
     host,
     perf::job::PerfJob,
@@ -49,7 +49,7 @@ use crate::{
             Driver, EventQueue, EventSender, LocalEdges, Notice, NoticeSink, Observer, Settings,
             Summary, SupervisedWork, event_queue,
             machine::SupervisorMachine,
-            pipeline::{OwnFiles, PipelineWork},
+            pipeline::{OwnFiles, PipelineOptions, PipelineWork},
         },
     },
 };
@@ -149,7 +149,7 @@ impl Supervision<'_> {
         let routes: Vec<_> = places.iter().map(route).collect::<Result<_, _>>()?;
         for (agent, route) in routes.iter().enumerate() {
             let site = work.site(agent);
-            self.console.detail(&format!("{site}: {}", route.display()));
+            self.console.minor(&format!("{site}: {}", route.display()));
         }
         let notify = self.notices(&places, names);
         let settings = Settings {
@@ -203,6 +203,7 @@ impl Supervision<'_> {
             Notice::Warning(text) => console.notice(|console| console.warn(&text)),
             Notice::Note(text) => console.notice(|console| console.note(&text)),
             Notice::Detail(text) => console.notice(|console| console.detail(&text)),
+            Notice::Minor(text) => console.notice(|console| console.minor(&text)),
         })
     }
 
@@ -262,19 +263,20 @@ pub(crate) fn main(agent: Agent) -> ExitCode {
 pub(crate) struct Pipeline<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) supervision: Supervision<'a>,
-    pub(crate) fsync: bool,
-    /// The number of bytes that the busiest stage has moved, for a progress bar.
-    pub(crate) moved: Arc<AtomicU64>,
+    pub(crate) options: PipelineOptions,
+    /// Whether the progress disappears before the first byte of the output: both go to a terminal.
+    pub(crate) hides_for_output: bool,
 }
 
 impl Pipeline<'_> {
-    /// Runs the pipeline until it ends, or until `signal` ends it.
+    /// Runs the pipeline until it ends, or until `signal` ends it. `observe` receives its state after each event.
     ///
     /// # Errors
     ///
     /// Fails if this machine cannot start the pipeline.
     pub(crate) fn run(
         &self,
+        observe: impl Fn(&PipelineWork) + Send + 'static,
         signal: impl Future<Output = Option<Caught>> + Send + 'static,
     ) -> anyhow::Result<Summary> {
         let plan = self.plan;
@@ -293,12 +295,10 @@ impl Pipeline<'_> {
             input: EntryIdentity::of_open_file(io::stdin()),
             output: EntryIdentity::of_open_file(io::stdout()),
         };
-        let work = PipelineWork::new(plan.clone(), self.fsync, own_files);
+        let work = PipelineWork::new(plan.clone(), self.options, own_files);
         let stages = 0..plan.stages.len();
         let names = stages.map(|stage| plan.name(stage)).collect();
-        let moved = Arc::clone(&self.moved);
-        let observe =
-            Box::new(move |work: &mut PipelineWork| moved.store(work.bytes(), Ordering::Relaxed));
+        let observe = Box::new(move |work: &mut PipelineWork| observe(work));
         self.supervision
             .run(work, names, &keys, own, observe, signal)
     }
@@ -321,13 +321,13 @@ impl Pipeline<'_> {
         config.control_runtime = Some(self.supervision.control.clone());
         let id = EdgeId::of_index(edge);
         let key = keys[edge].key().clone();
-        let (local, commands) = LocalEdge::new(
-            StandardStream::default(),
-            key,
-            peer,
-            config,
-            own.events.local_edge(id),
-        );
+        let mut work = StandardStream::default();
+        work.flow = self.options.flow;
+        if self.hides_for_output {
+            let console = self.supervision.console.clone();
+            work.before_output = Some(Box::new(move || console.clear_bar()));
+        }
+        let (local, commands) = LocalEdge::new(work, key, peer, config, own.events.local_edge(id));
         let runtime = run::runtime()?;
         thread::Builder::new()
             .name(name.to_owned())
@@ -338,9 +338,20 @@ impl Pipeline<'_> {
     }
 }
 
-/// Runs one pipeline with a progress bar, until it ends or a signal ends it. `on_terminal` is true if the data comes
-/// from or goes to a terminal, where there is no bar. Returns the final state, and the bytes that the busiest stage has
-/// moved.
+/// How the progress of a pipeline is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PipelineView {
+    /// One line, about the bytes of the busiest stage; none if the data comes from or goes to a terminal.
+    Bytes {
+        /// Whether it does.
+        on_terminal: bool,
+    },
+    /// A line for each stage, until output appears on the same terminal.
+    Stages,
+}
+
+/// Runs one pipeline, whose progress a terminal shows, until it ends or a signal ends it. Returns the final state, and
+/// the bytes that the busiest stage has moved.
 ///
 /// # Errors
 ///
@@ -348,13 +359,23 @@ impl Pipeline<'_> {
 pub(crate) fn run_alone(
     plan: &Plan,
     (hosts, stream): (&HostOptions, &StreamOptions),
-    fsync: bool,
-    on_terminal: bool,
+    options: PipelineOptions,
+    view: PipelineView,
     console: &Console,
 ) -> anyhow::Result<(Summary, u64)> {
     let control = run::control_runtime()?;
     let signal = signals::watch(&control, console).context("cannot catch signals")?;
-    let moved = Arc::new(AtomicU64::new(0));
+    let input_bytes = plan.has_input.then(|| bytes_left(io::stdin().as_fd()));
+    let stages = Arc::new(Mutex::new(LiveStages::new(plan, input_bytes.flatten())));
+    let shown = Arc::clone(&stages);
+    let progress = match view {
+        PipelineView::Bytes { on_terminal } => {
+            RunProgress::start(console, on_terminal, move || locked(&shown).bytes())
+        }
+        PipelineView::Stages => RunProgress::show(console, false, move |columns| {
+            locked(&shown).lines(Instant::now(), columns)
+        }),
+    };
     let pipeline = Pipeline {
         plan,
         supervision: Supervision {
@@ -364,16 +385,22 @@ pub(crate) fn run_alone(
             client_key: None,
             control: &control,
         },
-        fsync,
-        moved: Arc::clone(&moved),
+        options: PipelineOptions {
+            is_watched: progress.is_some(),
+            ..options
+        },
+        hides_for_output: progress.is_some() && io::stdout().is_terminal(),
     };
-    let count = Arc::clone(&moved);
-    let progress = RunProgress::start(console, None, on_terminal, move || {
-        count.load(Ordering::Relaxed)
-    });
-    let summary = pipeline.run(signal.map(Result::ok))?;
+    let seen = Arc::clone(&stages);
+    let observe = move |work: &PipelineWork| locked(&seen).update(Instant::now(), work.stages());
+    let summary = pipeline.run(observe, signal.map(Result::ok))?;
     drop(progress);
-    Ok((summary, moved.load(Ordering::Relaxed)))
+    let (bytes, _) = locked(&stages).bytes();
+    Ok((summary, bytes))
+}
+
+fn locked(stages: &Mutex<LiveStages>) -> MutexGuard<'_, LiveStages> {
+    stages.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Prints what failed in a pipeline of files, and returns true if nothing did. Files that could not be opened have been

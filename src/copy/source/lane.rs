@@ -11,10 +11,11 @@ use tokio::io::AsyncWriteExt;
 use super::{
     jobs::{FolderJob, LaneWork, NextWork, SourceFolder, entry_name, stat_entry},
     opened_file::{OpenedFile, ReadFault, WholeRead},
-    state::{RateLimit, SourceShared, too_long, unreadable},
+    state::{SourceShared, too_long, unreadable},
 };
 use crate::{
     SendBuffer, Stream,
+    carry::RateLimit,
     copy::{
         job::CopyError,
         metadata::{

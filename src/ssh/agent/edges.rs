@@ -28,8 +28,9 @@ use super::{
 use crate::{
     Direction, Error, Key, KeyAcceptor, KeyId, Listener, Stream, StreamConfig, TransportPolicy,
     Watch,
-    carry::{self, CarryError, CarryThread, Observer, Railed, StreamSink, StreamSource, Watched},
-    options::StreamOptions,
+    carry::{self, CarryError, CarryThread, Observer, Railed, WaitClock, Watched},
+    fd::{Sink, Source},
+    options::{FlowOptions, StreamOptions},
     reach,
     ssh::{
         edge::{EdgePlan, describe_link},
@@ -500,16 +501,32 @@ impl From<CarryError> for EarlyEnd {
 
 impl ConnectedEdge {
     /// Writes the whole input to `sink`, up to a verified FIN.
-    pub(super) async fn drain(&mut self, sink: &mut impl StreamSink) -> Result<(), EarlyEnd> {
+    pub(super) async fn drain(
+        &mut self,
+        sink: &mut Sink,
+        flow: FlowOptions,
+    ) -> Result<(), EarlyEnd> {
         let mut input = Metered::new(&mut self.stream, &self.meter);
-        let draining = carry::receive_all(&mut input, sink);
+        let draining = carry::receive(&mut input, sink, flow.of_receiver());
+        unless_failed(&self.first_fault, draining).await.map(drop)
+    }
+
+    /// Discards the whole input, up to a verified FIN.
+    pub(super) async fn discard(&mut self) -> Result<(), EarlyEnd> {
+        let mut input = Metered::new(&mut self.stream, &self.meter);
+        let mut nowhere = tokio::io::sink();
+        let draining = carry::receive_all(&mut input, &mut nowhere);
         unless_failed(&self.first_fault, draining).await.map(drop)
     }
 
     /// Sends all of `source`, without a FIN.
-    pub(super) async fn fill(&mut self, source: &mut impl StreamSource) -> Result<(), EarlyEnd> {
+    pub(super) async fn fill(
+        &mut self,
+        source: &mut Source,
+        flow: FlowOptions,
+    ) -> Result<(), EarlyEnd> {
         let mut output = Metered::new(&mut self.stream, &self.meter);
-        let filling = carry::send_all(source, &mut output);
+        let filling = carry::send(source, &mut output, flow.of_sender());
         unless_failed(&self.first_fault, filling).await.map(drop)
     }
 
@@ -571,10 +588,25 @@ async fn unless_failed<T, E: Into<EarlyEnd>>(
 }
 
 /// The counts of one edge. Other threads read them while the edge is in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Meter {
     bytes: AtomicU64,
+    /// The time of the waits that are over.
     blocked_ns: AtomicU64,
+    /// When the wait began that is not over, after `made` and at least 1; 0 if there is none.
+    waits_since_ns: AtomicU64,
+    made: Instant,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            blocked_ns: AtomicU64::new(0),
+            waits_since_ns: AtomicU64::new(0),
+            made: Instant::now(),
+        }
+    }
 }
 
 impl Meter {
@@ -583,13 +615,23 @@ impl Meter {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns how long the stage has waited because the edge had no bytes to read or no room to write.
+    /// Returns how long the stage has waited so far because the edge had no bytes to read or no room to write. A call
+    /// at the moment in which a wait ends may leave it out.
     pub(super) fn blocked(&self) -> Duration {
-        Duration::from_nanos(self.blocked_ns.load(Ordering::Relaxed))
+        let waits = match self.waits_since_ns.load(Ordering::Relaxed) {
+            0 => 0,
+            since => self.now_ns().saturating_sub(since),
+        };
+        Duration::from_nanos(self.blocked_ns.load(Ordering::Relaxed) + waits)
     }
 
     fn count(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn now_ns(&self) -> u64 {
+        let now = u64::try_from(self.made.elapsed().as_nanos());
+        now.unwrap_or(u64::MAX).max(1)
     }
 }
 
@@ -598,9 +640,14 @@ impl Observer for Meter {
         self.count(bytes);
     }
 
-    fn waited(&self, time: Duration) {
-        let blocked = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.blocked_ns.fetch_add(blocked, Ordering::Relaxed);
+    fn wait_begins(&self) {
+        self.waits_since_ns.store(self.now_ns(), Ordering::Relaxed);
+    }
+
+    fn wait_ends(&self) {
+        let since = self.waits_since_ns.swap(0, Ordering::Relaxed);
+        let waited = self.now_ns().saturating_sub(since);
+        self.blocked_ns.fetch_add(waited, Ordering::Relaxed);
     }
 }
 
@@ -608,43 +655,18 @@ impl Observer for Meter {
 /// measuring costs nothing while the stream never waits.
 pub(super) struct Metered<'a> {
     stream: &'a mut Stream,
-    clock: WaitClock<'a>,
+    meter: &'a Arc<Meter>,
+    clock: WaitClock,
 }
 
 impl<'a> Metered<'a> {
     pub(super) fn new(stream: &'a mut Stream, meter: &'a Arc<Meter>) -> Self {
-        let clock = WaitClock { meter, since: None };
-        Self { stream, clock }
-    }
-}
-
-/// A clock that runs while the stage waits for the stream.
-struct WaitClock<'a> {
-    meter: &'a Arc<Meter>,
-    since: Option<Instant>,
-}
-
-impl WaitClock<'_> {
-    /// Starts the clock if the stream returned `Pending`, and stops it otherwise.
-    fn watch<T>(&mut self, answer: Poll<T>) -> Poll<T> {
-        if answer.is_pending() {
-            self.since.get_or_insert_with(Instant::now);
-        } else {
-            self.stop();
+        let observer: Arc<dyn Observer> = Arc::clone(meter) as _;
+        Self {
+            stream,
+            meter,
+            clock: WaitClock::new(Some(observer)),
         }
-        answer
-    }
-
-    fn stop(&mut self) {
-        if let Some(since) = self.since.take() {
-            self.meter.waited(since.elapsed());
-        }
-    }
-}
-
-impl Drop for WaitClock<'_> {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 
@@ -670,12 +692,12 @@ impl AsyncBufRead for Metered<'_> {
     ///
     /// That of the stream.
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let Self { stream, clock } = self.get_mut();
+        let Self { stream, clock, .. } = self.get_mut();
         clock.watch(Pin::new(&mut **stream).poll_fill_buf(cx))
     }
 
     fn consume(mut self: Pin<&mut Self>, count: usize) {
-        self.clock.meter.count(count);
+        self.meter.count(count);
         Pin::new(&mut *self.stream).consume(count);
     }
 }
@@ -687,7 +709,7 @@ impl Watched for Metered<'_> {
 
     fn railed(&mut self) -> Option<Railed<'_>> {
         let railed = self.stream.railed()?;
-        let observer: Arc<dyn Observer> = Arc::clone(self.clock.meter) as _;
+        let observer: Arc<dyn Observer> = Arc::clone(self.meter) as _;
         Some(Railed {
             observer: Some(observer),
             ..railed
@@ -701,7 +723,7 @@ impl FillSlots for Metered<'_> {
     }
 
     fn advance(&mut self, count: usize) {
-        self.clock.meter.count(count);
+        self.meter.count(count);
         self.stream.advance(count);
     }
 

@@ -417,7 +417,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             ..hello
         };
         let addresses: Vec<_> = hello.addresses.iter().map(ToString::to_string).collect();
-        self.notify(Notice::Detail(format!(
+        self.notify(Notice::Minor(format!(
             "{} is on {}, which has the addresses {}",
             self.work.site(agent),
             hello.host,

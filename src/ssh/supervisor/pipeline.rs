@@ -5,12 +5,15 @@ use super::{
     Action, Notice, RunOutcome, SupervisedWork,
     edge_setup::{EdgeSetup, Node},
 };
-use crate::fd::EntryIdentity;
-use crate::ssh::{
-    outcome::{PipelineOutcome, SIGPIPE_STATUS, Site, StageOutcome, describe, shell_status},
-    plan::{Plan, StageHost},
-    protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
-    stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
+use crate::{
+    fd::EntryIdentity,
+    options::FlowOptions,
+    ssh::{
+        outcome::{PipelineOutcome, SIGPIPE_STATUS, Site, StageOutcome, describe, shell_status},
+        plan::{Plan, StageHost},
+        protocol::{EdgeId, EdgeOrder, FaultKind, Payload, PayloadError, ToAgent, Work, WorkFault},
+        stage::{FromStage, StageOrder, StageProgress, StageReport, StageWork, Status, ToStage},
+    },
 };
 
 /// The machine of a pipeline.
@@ -20,8 +23,7 @@ pub(crate) type PipelineMachine = super::machine::SupervisorMachine<PipelineWork
 /// A pipeline: its plan, and what its stages have reported.
 pub(crate) struct PipelineWork {
     plan: Plan,
-    /// Whether files are fsynced before they are committed.
-    fsync: bool,
+    options: PipelineOptions,
     own_files: OwnFiles,
     stages: Vec<StageState>,
     /// The file that is read and written at once, if there is one: why the pipeline does not begin.
@@ -35,14 +37,37 @@ pub(crate) struct OwnFiles {
     pub(crate) output: Option<EntryIdentity>,
 }
 
+/// What a user has chosen for all stages of a pipeline.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PipelineOptions {
+    /// Whether files are fsynced before they are committed.
+    pub(crate) fsync: bool,
+    /// What limits and holds the bytes of each edge.
+    pub(crate) flow: FlowOptions,
+    /// Whether a user watches the progress.
+    pub(crate) is_watched: bool,
+}
+
+/// What a stage has reported so far.
 #[derive(Debug, Default)]
-struct StageState {
-    ended: Option<Status>,
+pub(crate) struct StageState {
+    /// How its command, or its file, has ended.
+    pub(crate) ended: Option<Status>,
+    /// How far it is.
+    pub(crate) progress: StageProgress,
+    /// The number of reports of its progress.
+    pub(crate) reports: u64,
     report: Option<StageReport>,
     turn: ProceedState,
-    bytes: u64,
     /// The file that the stage reads or writes, and true if it writes it.
     file: Option<(EntryIdentity, bool)>,
+}
+
+impl StageState {
+    /// Returns true if the stage has nothing left to do but to wait for the earlier stages.
+    pub(crate) fn waits_for_stages(&self) -> bool {
+        self.turn == ProceedState::Waits
+    }
 }
 
 /// Whether a stage waits for the earlier stages before it commits or opens its file.
@@ -58,8 +83,8 @@ enum ProceedState {
 }
 
 impl PipelineWork {
-    /// Returns a pipeline before its first message. `fsync`: files are fsynced before they are committed.
-    pub(crate) fn new(plan: Plan, fsync: bool, own_files: OwnFiles) -> Self {
+    /// Returns a pipeline before its first message.
+    pub(crate) fn new(plan: Plan, options: PipelineOptions, own_files: OwnFiles) -> Self {
         Self {
             stages: plan.stages.iter().map(|_| StageState::default()).collect(),
             own_files: OwnFiles {
@@ -67,7 +92,7 @@ impl PipelineWork {
                 ..own_files
             },
             plan,
-            fsync,
+            options,
             loop_found: None,
         }
     }
@@ -113,11 +138,18 @@ impl PipelineWork {
 
     /// Returns the largest number of bytes that any stage has reported so far.
     pub(crate) fn bytes(&self) -> u64 {
-        self.stages
-            .iter()
-            .map(|stage| stage.bytes)
-            .max()
-            .unwrap_or(0)
+        let bytes = self.stages.iter().map(|stage| stage.progress.bytes());
+        bytes.max().unwrap_or(0)
+    }
+
+    /// Returns the bytes of the files that the first stage sends, if they are known.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
+        self.stages.first()?.progress.file_bytes
+    }
+
+    /// Returns what the stages have reported so far, in order.
+    pub(crate) fn stages(&self) -> &[StageState] {
+        &self.stages
     }
 }
 
@@ -161,8 +193,10 @@ impl SupervisedWork for PipelineWork {
             work: self.plan.stages[agent].work.clone(),
             input: id(agent),
             output: id(agent + 1),
-            fsync: self.fsync,
+            fsync: self.options.fsync,
             output_file: self.own_files.output,
+            flow: self.options.flow,
+            is_watched: self.options.is_watched,
         };
         Payload::encode(&order).map(Work::Stage)
     }
@@ -176,10 +210,10 @@ impl SupervisedWork for PipelineWork {
                 }
             }
             FromStage::Ended(status) => stage.ended = Some(status),
-            FromStage::Progress {
-                bytes_in,
-                bytes_out,
-            } => stage.bytes = bytes_in.max(bytes_out),
+            FromStage::Progress(progress) => {
+                stage.progress = progress;
+                stage.reports += 1;
+            }
             FromStage::Opens { file, is_written } => {
                 stage.file = Some((file, is_written));
                 self.loop_found = self.find_loop();
@@ -209,7 +243,13 @@ impl SupervisedWork for PipelineWork {
         if fault.is_none() {
             stage.ended = stage.ended.or(report.status);
         }
-        stage.bytes = report.bytes_in.max(report.bytes_out);
+        stage.progress = StageProgress {
+            bytes_in: report.bytes_in,
+            bytes_out: report.bytes_out,
+            blocked_on_input_us: report.blocked_on_input_us,
+            blocked_on_output_us: report.blocked_on_output_us,
+            ..stage.progress
+        };
         stage.report = Some(report);
         decoded
     }

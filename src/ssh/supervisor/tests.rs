@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::IpAddr, time::Duration};
 
 use super::{
     Action, Event, Notice, Settings,
-    pipeline::{OwnFiles, PipelineMachine, PipelineWork},
+    pipeline::{OwnFiles, PipelineMachine, PipelineOptions, PipelineWork},
     relay::RelayEvent,
 };
 use crate::{
@@ -58,7 +58,7 @@ impl Rig {
         let keys = keys.collect();
         Self {
             machine: PipelineMachine::new(
-                PipelineWork::new(plan, false, OwnFiles::default()),
+                PipelineWork::new(plan, PipelineOptions::default(), OwnFiles::default()),
                 settings,
                 keys,
             ),
@@ -70,7 +70,9 @@ impl Rig {
     /// Gives the machine an event, and returns the actions that it requests, without details for the user.
     fn event(&mut self, event: Event) -> Vec<Action> {
         let mut actions = self.machine.handle(self.now, event);
-        actions.retain(|action| !matches!(action, Action::Notify(Notice::Detail(_))));
+        actions.retain(|action| {
+            !matches!(action, Action::Notify(Notice::Detail(_) | Notice::Minor(_)))
+        });
         self.actions.extend(actions.iter().cloned());
         actions
     }

@@ -1,6 +1,11 @@
 //! Pipelines on one machine, without ssh: statuses, operators, quoting, messages.
 
-use std::{fs, io::Read, process::Stdio};
+use std::{
+    fs,
+    io::Read,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -50,6 +55,126 @@ fn a_terminal_gets_one_line_about_what_has_passed() {
     assert!(!terminal.shows("10 B in ").contains("6 B in "));
     gives(&running.end(), 0, "once more\n");
     assert_eq!(run(&[":echo hello", ":cat"]).stderr, "");
+}
+
+/// A command that waits until the file `go` is there.
+const WAIT: &str = "until [ -e go ]; do sleep 0.05; done";
+
+#[test]
+fn a_terminal_shows_a_line_for_each_stage_while_they_run() {
+    let hosts = Hosts::new("");
+    hosts.file("a", "big", &random_bytes(20_000_000));
+    let mut terminal = Terminal::new();
+    let slow = format!("b:head -c 1000; echo a message >&2; {WAIT}; cat");
+    let running = hosts
+        .rdpipe(&["a:< big", &slow, "c:> copy"])
+        .env("TERM", "xterm")
+        .stderr(terminal.inside())
+        .start();
+    // The message stands above the lines, or came before the first of them.
+    let shown = terminal.shows("2 (b): a message\r\n");
+    let before = shown.split("2 (b)").next().unwrap();
+    assert!(
+        before.is_empty() || before.ends_with("\r\x1b[J"),
+        "{shown:?}"
+    );
+    let shown = terminal.shows("output 100%");
+    assert!(shown.contains("stage  host  command"), "{shown:?}");
+    terminal.shows("    3  c     > copy");
+    terminal.shows("input 100%");
+    hosts.file("b", "go", b"");
+    let shown = terminal.shows("20.0 MB in ");
+    let last = shown.rsplit("\x1b[J").next().unwrap();
+    assert!(last.starts_with("rdpipe: "), "it is not cleared: {last:?}");
+    running.end().exits(0);
+    assert_eq!(hosts.read("c", "copy").len(), 20_000_000);
+}
+
+#[test]
+fn the_lines_of_stages_disappear_before_output_on_the_same_terminal() {
+    let hosts = Hosts::new("");
+    let mut terminal = Terminal::new();
+    let running = hosts
+        .rdpipe(&[&format!("a:{WAIT}; echo all of it")])
+        .env("TERM", "xterm")
+        .stdout(terminal.inside())
+        .stderr(terminal.inside())
+        .start();
+    terminal.shows("waits for");
+    hosts.file("a", "go", b"");
+    let shown = terminal.shows("10 B in ");
+    let end = shown.split("\r\x1b[Jall of it\r\n").nth(1);
+    let end = end.expect("the lines disappear before the output");
+    assert!(!end.contains("waits for"), "{shown:?}");
+    running.end().exits(0);
+}
+
+#[test]
+fn an_interrupted_pipeline_says_how_far_it_got_and_that_old_files_are_as_they_were() {
+    let hosts = Hosts::new("");
+    hosts.file("b", "old", b"content");
+    for (file, kept) in [
+        ("old", "stage 2 (b): old is as it was before"),
+        ("new", "stage 2 (b): new was not made"),
+    ] {
+        let started = hosts.path("a", &format!("started {file}"));
+        let source = format!("a:head -c 3000 /dev/zero; touch 'started {file}'; exec sleep 1000");
+        let running = hosts.rdpipe(&[&source, &format!("b:> {file}")]).start();
+        eventually("a started command", || started.exists().then_some(()));
+        running.signal(Signal::INT);
+        let end = running.end();
+        says(&end, 130, &["interrupted by", "stage  host  command", kept]);
+    }
+    assert_eq!(hosts.read("b", "old"), b"content");
+    assert!(!hosts.path("b", "new").exists());
+    // So does a failure.
+    let end = hosts.run(&["a:echo some; exit 3", "b:> old"]);
+    says(&end, 3, &["old is as it was before"]);
+    assert_eq!(hosts.read("b", "old"), b"content");
+    let end = hosts.run(&["a:echo some", "b:> old"]);
+    gives(&end, 0, "");
+    assert_eq!(end.stderr, "");
+}
+
+#[test]
+fn verbose_says_what_matters_and_twice_how_ssh_is_called() {
+    let hosts = Hosts::new("");
+    let verbose = hosts.run(&["-v", "a:echo one", "b:cat"]).stderr;
+    assert!(verbose.lines().next().unwrap().contains("TCP"), "{verbose}");
+    for minor in ["--agent", "which has the addresses"] {
+        assert!(!verbose.contains(minor), "{verbose}");
+        let more = hosts.run(&["-vv", "a:echo one", "b:cat"]).stderr;
+        assert!(more.contains(minor), "{more}");
+    }
+}
+
+#[test]
+fn a_buffer_takes_what_the_next_stage_does_not_read_yet() {
+    let hosts = Hosts::new("");
+    let reads_later = format!("b:{WAIT}; wc -c");
+    let source = "a:head -c 40000000 /dev/zero; touch sent";
+    // More than the stream, the sockets and the pipes hold.
+    let options = ["--rails", "1", "--buffer", "64M"];
+    let running = hosts
+        .rdpipe(&[&options[..], &[source, &reads_later]].concat())
+        .start();
+    eventually("a stage that has ended", || {
+        hosts.has("a", "sent").then_some(())
+    });
+    hosts.file("b", "go", b"");
+    gives(&running.end(), 0, "40000000\n");
+    let end = hosts.run(&["--buffer", "1G", "a:echo some; exit 3", "b:> file"]);
+    gives(&end, 3, "");
+    assert!(!hosts.has("b", "file"));
+}
+
+#[test]
+fn a_pipeline_keeps_to_its_limit() {
+    let started = Instant::now();
+    let end = fed(&["--bwlimit", "1M", ":cat", ":wc -c"], &vec![0; 1 << 20]);
+    gives(&end, 0, "1048576\n");
+    // A second, less the burst at the beginning and the piece at the end.
+    assert!(started.elapsed() > Duration::from_millis(850));
 }
 
 #[test]

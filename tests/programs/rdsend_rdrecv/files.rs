@@ -58,6 +58,40 @@ fn an_old_file_is_replaced_only_when_complete() {
 }
 
 #[test]
+fn a_buffer_at_either_end_takes_what_the_output_does_not() {
+    let data = random_bytes(40_000_000);
+    for (receiving, sending) in [("--buffer 64M", ""), ("", "--buffer 64M")] {
+        let mut receiver = receiver(format!("--rails 1 {receiving}")).start_raw();
+        let mut sender = sender(receiver.port(), &format!("--rails 1 {sending}"))
+            .stdin(Stdio::piped())
+            .start();
+        // The whole input is read while the output takes no more than a pipe holds.
+        sender.stdin().write_all(&data).unwrap();
+        let mut received = Vec::new();
+        receiver.take_stdout().read_to_end(&mut received).unwrap();
+        sender.end().exits(0);
+        receiver.end().exits(0);
+        assert!(received == data);
+    }
+}
+
+#[test]
+fn either_end_keeps_to_its_limit() {
+    let place = Place::new();
+    let input = place.file("in", &random_bytes(1 << 20));
+    for (receiving, sending) in [("--bwlimit 1M", ""), ("", "--bwlimit 1M")] {
+        let receiver = receiver(format!("{receiving} -o {}", place.old())).start();
+        let started = Instant::now();
+        let sender = sender(receiver.port(), sending).arg(&input).start();
+        sender.end().exits(0);
+        receiver.end().exits(0);
+        // A second, less the burst at the beginning and the piece at the end.
+        assert!(started.elapsed().as_secs_f64() > 0.85);
+    }
+    assert!(place.read("old") == fs::read(input).unwrap());
+}
+
+#[test]
 fn a_replaced_file_keeps_mode_and_owner() {
     let place = Place::new();
     let old = place.path("old");

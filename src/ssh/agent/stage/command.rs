@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{StageContext, StageEdges};
 use crate::{
     fd::{Sink, Source},
+    options::FlowOptions,
     process,
     ssh::{
         agent::{
@@ -64,13 +65,15 @@ pub(super) async fn run(
     let feeding = async {
         if let (Some((thread, edge)), Some(stdin)) = (input, pipes.stdin) {
             thread
-                .run(feed_stdin(edge, stdin, tree_ended.clone()))
+                .run(feed_stdin(edge, stdin, stage.flow, tree_ended.clone()))
                 .await;
         }
     };
     let sending = async {
         if let (Some((thread, edge)), Some(stdout)) = (output, pipes.stdout) {
-            thread.run(send_stdout(edge, stdout, when_complete)).await;
+            thread
+                .run(send_stdout(edge, stdout, stage.flow, when_complete))
+                .await;
         }
     };
     tokio::join!(supervising, feeding, sending).0
@@ -139,11 +142,16 @@ fn give_up_if_killed(stage: &StageContext, status: Status) {
 
 /// Writes the input to the command's stdin. Closes stdin after a verified end of the input, or when the command is
 /// dead: a pipe cannot report a failure, and `cat > copy` must not succeed with half its input.
-async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, tree_ended: CancellationToken) {
+async fn feed_stdin(
+    mut edge: ConnectedEdge,
+    stdin: Stdin,
+    flow: FlowOptions,
+    tree_ended: CancellationToken,
+) {
     let Stdin { pipe, hold } = stdin;
     let sink = match Sink::new(pipe, "the command's input") {
         Ok(mut sink) => {
-            write_input(&mut edge, &mut sink, &tree_ended).await;
+            write_input(&mut edge, &mut sink, flow, &tree_ended).await;
             Some(sink)
         }
         Err(error) => {
@@ -168,10 +176,15 @@ async fn feed_stdin(mut edge: ConnectedEdge, stdin: Stdin, tree_ended: Cancellat
     edge.close().await;
 }
 
-async fn write_input(edge: &mut ConnectedEdge, sink: &mut Sink, tree_ended: &CancellationToken) {
+async fn write_input(
+    edge: &mut ConnectedEdge,
+    sink: &mut Sink,
+    flow: FlowOptions,
+    tree_ended: &CancellationToken,
+) {
     let drained = tokio::select! {
         biased;
-        drained = edge.drain(sink) => Some(drained),
+        drained = edge.drain(sink, flow) => Some(drained),
         () = tree_ended.cancelled() => None,
     };
     match drained {
@@ -196,9 +209,10 @@ async fn write_input(edge: &mut ConnectedEdge, sink: &mut Sink, tree_ended: &Can
 async fn send_stdout(
     mut edge: ConnectedEdge,
     stdout: OwnedFd,
+    flow: FlowOptions,
     output_complete: oneshot::Receiver<()>,
 ) {
-    match read_output(&mut edge, stdout, output_complete).await {
+    match read_output(&mut edge, stdout, flow, output_complete).await {
         Ok(()) | Err(EarlyEnd::Elsewhere) => {}
         Err(EarlyEnd::Stopped) => edge.first_fault.output_stopped.set(),
         Err(EarlyEnd::Stream(error)) => edge.broken(error),
@@ -214,10 +228,11 @@ async fn send_stdout(
 async fn read_output(
     edge: &mut ConnectedEdge,
     stdout: OwnedFd,
+    flow: FlowOptions,
     output_complete: oneshot::Receiver<()>,
 ) -> Result<(), EarlyEnd> {
     let mut source = Source::new(stdout).map_err(|error| EarlyEnd::Local(error, 0))?;
-    let filled = edge.fill(&mut source).await;
+    let filled = edge.fill(&mut source, flow).await;
     if let Err(EarlyEnd::Stopped) = filled {
         // The flag is set before the pipe is closed: the death by SIGPIPE that follows is then forgiven.
         edge.first_fault.output_stopped.set();

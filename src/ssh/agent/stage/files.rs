@@ -19,7 +19,7 @@ use crate::{
     ssh::{
         agent::edges::{ConnectedEdge, EarlyEnd},
         protocol::FromAgent,
-        stage::{FromStage, StageWork, Status},
+        stage::{FromStage, StageWork, Status, TargetFile},
     },
 };
 
@@ -67,7 +67,7 @@ pub(super) async fn read(stage: &StageContext, path: PathBuf, ends: StageEdges) 
 
 /// Reads the input to its end, discards it, and confirms it.
 async fn discard(mut edge: ConnectedEdge) {
-    match edge.drain(&mut tokio::io::sink()).await {
+    match edge.discard().await {
         Ok(()) => {
             let _ = edge.stream.confirm();
         }
@@ -85,7 +85,7 @@ async fn send(
     path: PathBuf,
     start: CancellationToken,
 ) -> Status {
-    let sent = send_from(&mut edge, &path, &start).await;
+    let sent = send_from(&stage, &mut edge, &path, &start).await;
     let sent = sent.map(|()| Status::Exited(0));
     conclude(&stage, edge, &path, sent).await
 }
@@ -129,6 +129,7 @@ fn sent_all(edge: &ConnectedEdge) -> bool {
 }
 
 async fn send_from(
+    stage: &StageContext,
     edge: &mut ConnectedEdge,
     path: &Path,
     start: &CancellationToken,
@@ -136,7 +137,10 @@ async fn send_from(
     edge.until(start.cancelled()).await?;
     let opened = refuse_own_descriptor(path).and_then(|()| Source::open(path));
     let mut source = opened.map_err(|error| EarlyEnd::Local(error, 0))?;
-    edge.fill(&mut source).await
+    if let Some(bytes) = source.bytes_left() {
+        let _ = stage.file_bytes.set(bytes);
+    }
+    edge.fill(&mut source, stage.flow).await
 }
 
 fn report_unread(edge: &ConnectedEdge, path: &Path, end: EarlyEnd) {
@@ -173,10 +177,13 @@ pub(super) async fn run_files(
 async fn send_files(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec<u8>>) -> Status {
     let mut status = Status::Exited(0);
     let mut at = PathBuf::new();
+    if let (true, Some(bytes)) = (stage.is_watched, bytes_of(&paths)) {
+        let _ = stage.file_bytes.set(bytes);
+    }
     let sending = async {
         for typed in paths {
             at = resolve(typed.clone());
-            if let Err(error) = send_one(&mut edge, &at, stage.output_file).await? {
+            if let Err(error) = send_one(&stage, &mut edge, &at).await? {
                 status = Status::Exited(1);
                 let why = plain(&error);
                 stage.context.outbox.room().await;
@@ -189,13 +196,23 @@ async fn send_files(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec
     conclude(&stage, edge, &at, sent).await
 }
 
+/// Returns the bytes of all files together; none if one is no regular file. Missing ones have none.
+fn bytes_of(paths: &[Vec<u8>]) -> Option<u64> {
+    let bytes = |path: &Vec<u8>| match fs::metadata(resolve(path.clone())) {
+        Ok(metadata) => metadata.is_file().then(|| metadata.len()),
+        Err(_) => Some(0),
+    };
+    paths.iter().map(bytes).sum()
+}
+
 /// Sends one file. The inner error is that of a file none of whose bytes were sent: the next file may follow. A file
 /// that fails after its first byte ends the output, because the next file would look like the rest of this one.
 async fn send_one(
+    stage: &StageContext,
     edge: &mut ConnectedEdge,
     path: &Path,
-    output_file: Option<EntryIdentity>,
 ) -> Result<io::Result<()>, EarlyEnd> {
+    let output_file = stage.output_file;
     if output_file.is_some() && EntryIdentity::of_file(path) == output_file {
         return Ok(Err(io::Error::other(
             "the output goes to this file, which would grow while it is read",
@@ -206,7 +223,7 @@ async fn send_one(
         Ok(source) => source,
         Err(error) => return Ok(Err(error)),
     };
-    match edge.fill(&mut source).await {
+    match edge.fill(&mut source, stage.flow).await {
         Err(EarlyEnd::Local(error, 0)) => Ok(Err(error)),
         filled => filled.map(Ok),
     }
@@ -253,10 +270,12 @@ pub(super) async fn write(
 async fn create(stage: &StageContext, path: &Path, append: bool) -> bool {
     let creating = async {
         let file = OutputFile::open(path, append).await?;
+        stage.set_file(file.uncommitted());
         stage.send(&FromStage::InputComplete);
         if !stage.may_proceed().await {
             return Ok(false);
         }
+        stage.set_file(TargetFile::New);
         file.commit(stage.fsync).await?;
         Ok::<_, io::Error>(true)
     };
@@ -306,12 +325,14 @@ async fn store_into(
     mut file: OutputFile,
 ) -> Result<(), (&'static str, EarlyEnd, String)> {
     let before = file.before();
+    stage.set_file(file.uncommitted());
     let failed = |what| move |end| (what, end, before.clone());
-    let drained = edge.drain(file.sink()).await;
+    let drained = edge.drain(file.sink(), stage.flow).await;
     drained.map_err(failed.clone()("cannot write"))?;
     stage.send(&FromStage::InputComplete);
     let proceeding = edge.until(stage.proceed.cancelled()).await;
     proceeding.map_err(failed.clone()("cannot write"))?;
+    stage.set_file(TargetFile::New);
     let committed = file.commit(stage.fsync).await;
     committed.map_err(|error| failed("cannot finish")(EarlyEnd::Local(error, 0)))
 }
@@ -449,6 +470,18 @@ impl OutputFile {
         match self {
             Self::Target(target) => target.left(),
             Self::Append(append) => append.before(),
+        }
+    }
+
+    /// Returns what is under the name of the file before the commit.
+    fn uncommitted(&self) -> TargetFile {
+        match self {
+            Self::Target(target) => match target.replaces() {
+                Some(true) => TargetFile::Old,
+                Some(false) => TargetFile::Missing,
+                None => TargetFile::New,
+            },
+            Self::Append(_) => TargetFile::New,
         }
     }
 

@@ -5,7 +5,7 @@ pub(super) mod files;
 
 use std::{
     future::pending,
-    sync::Arc,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -20,9 +20,13 @@ use super::{
 use crate::{
     Direction,
     fd::EntryIdentity,
+    options::FlowOptions,
     ssh::{
         protocol::{EdgeId, FaultKind, FromAgent, Payload},
-        stage::{FromStage, StageOrder, StageReport, StageWork, Status, ToStage},
+        stage::{
+            FromStage, StageOrder, StageProgress, StageReport, StageWork, Status, TargetFile,
+            ToStage,
+        },
     },
 };
 
@@ -36,6 +40,14 @@ pub(super) struct StageContext {
     pub(super) fsync: bool,
     /// The file that the controller writes its output to.
     output_file: Option<EntryIdentity>,
+    /// What limits and holds the bytes of each edge.
+    pub(super) flow: FlowOptions,
+    /// Whether a user watches the progress.
+    pub(super) is_watched: bool,
+    /// The bytes of the files that the stage sends, once they are known.
+    pub(super) file_bytes: Arc<OnceLock<u64>>,
+    /// What is under the name of the stage's file.
+    pub(super) file: Arc<Mutex<TargetFile>>,
 }
 
 /// The input and the output edge of a stage, each if it has one.
@@ -66,13 +78,18 @@ impl StageContext {
     /// Sends a message to the controller.
     fn send(&self, message: &FromStage) {
         match Payload::encode(message) {
-            Ok(payload) if matches!(message, FromStage::Progress { .. }) => {
+            Ok(payload) if matches!(message, FromStage::Progress(_)) => {
                 self.context.outbox.replace(payload);
             }
             Ok(payload) => self.context.outbox.send(FromAgent::Application(payload)),
             // Only a message with a path of nearly 256 KiB and the reason of a failure can be too long.
             Err(error) => self.context.fail_local(&error.to_string()),
         }
+    }
+
+    /// Records what is under the name of the stage's file now.
+    fn set_file(&self, file: TargetFile) {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
     }
 
     /// Waits until every earlier stage has succeeded. Returns false if this stage has to end before that.
@@ -114,6 +131,10 @@ impl Job for StageJob {
             proceed: CancellationToken::new(),
             fsync: order.fsync,
             output_file: order.output_file,
+            flow: order.flow,
+            is_watched: order.is_watched,
+            file_bytes: Arc::default(),
+            file: Arc::default(),
         };
         if let Some((file, is_written)) = files::opened(&order.work) {
             stage.send(&FromStage::Opens { file, is_written });
@@ -149,43 +170,57 @@ impl Job for StageJob {
     }
 
     fn report(&self) -> Option<Payload> {
-        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let elapsed = self
             .started
             .map_or(Duration::ZERO, |started| started.elapsed());
         let first_fault = &self.stage.context.first_fault;
+        let progress = self.progress();
+        let file = self.stage.file.lock();
         let report = StageReport {
             status: self.status,
             output_stopped: first_fault.output_stopped.is_set(),
             input_stopped: first_fault.input_stopped.is_set(),
-            bytes_in: self.input.bytes(),
-            bytes_out: self.output.bytes(),
+            bytes_in: progress.bytes_in,
+            bytes_out: progress.bytes_out,
             elapsed_us: micros(elapsed),
-            blocked_on_input_us: micros(self.input.blocked()),
-            blocked_on_output_us: micros(self.output.blocked()),
+            blocked_on_input_us: progress.blocked_on_input_us,
+            blocked_on_output_us: progress.blocked_on_output_us,
+            file: *file.unwrap_or_else(PoisonError::into_inner),
         };
         Payload::encode(&report).ok()
     }
 }
 
 impl StageJob {
-    /// Sends the progress of the stage to the controller, whenever bytes have moved. Does not return.
+    fn progress(&self) -> StageProgress {
+        StageProgress {
+            bytes_in: self.input.bytes(),
+            bytes_out: self.output.bytes(),
+            blocked_on_input_us: micros(self.input.blocked()),
+            blocked_on_output_us: micros(self.output.blocked()),
+            file_bytes: self.stage.file_bytes.get().copied(),
+        }
+    }
+
+    /// Sends the progress of the stage to the controller: if a user watches it always, else whenever bytes have moved.
+    /// Does not return.
     async fn show_progress(&self) {
         let mut ticks = interval(PROGRESS_INTERVAL);
         let mut shown = (0, 0);
         loop {
             ticks.tick().await;
-            let now = (self.input.bytes(), self.output.bytes());
-            if now != shown {
+            let progress = self.progress();
+            let now = (progress.bytes_in, progress.bytes_out);
+            if self.stage.is_watched || now != shown {
                 shown = now;
-                let (bytes_in, bytes_out) = now;
-                self.stage.send(&FromStage::Progress {
-                    bytes_in,
-                    bytes_out,
-                });
+                self.stage.send(&FromStage::Progress(progress));
             }
         }
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Carries out the controller's messages to the stage. Does not return.

@@ -25,7 +25,7 @@ use self::limits::generous;
 use super::descendants::is_broken_pipe;
 use crate::{
     Direction, GeneratedKey, Key, Stream, StreamConfig, TransportPolicy, connect,
-    options::StreamOptions,
+    options::{FlowOptions, StreamOptions},
     ssh::{
         frames::{FrameCodec, codec},
         protocol::{
@@ -139,10 +139,7 @@ impl TestAgent {
                 FromAgent::Warning(_) | FromAgent::Pong => true,
                 FromAgent::Application(message) => {
                     let informs = |message| {
-                        matches!(
-                            message,
-                            FromStage::Progress { .. } | FromStage::Opens { .. }
-                        )
+                        matches!(message, FromStage::Progress(_) | FromStage::Opens { .. })
                     };
                     message.decode().is_ok_and(informs)
                 }
@@ -273,6 +270,8 @@ fn order(number: u32, work: StageWork, edges: Vec<EdgeOrder>) -> Order {
         output: id(OUTPUT),
         fsync: false,
         output_file: None,
+        flow: FlowOptions::default(),
+        is_watched: false,
     };
     Order {
         name: format!("stage {number} (here)"),
