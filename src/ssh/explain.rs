@@ -104,6 +104,10 @@ fn unopened(launch: &Launch, evidence: &Evidence<'_>) -> String {
     if evidence.stderr_lines.iter().any(is_crash) {
         return format!("rdpipe on {host} crashed{last}; try: ssh {destination} rdpipe --version");
     }
+    if launch.is_users && status == 255 {
+        // The user has read what ssh wrote.
+        return String::new();
+    }
     if launch.kind == LaunchKind::Ssh && status == 255 {
         // So ssh ends, too, if the command over there was killed by a signal.
         if evidence.stderr_lines.is_empty() {

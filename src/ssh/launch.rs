@@ -5,7 +5,7 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
-    path::Path,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -39,6 +39,9 @@ pub(crate) struct Remote {
     pub(crate) program: Option<String>,
     /// Whether hosts get this program.
     pub(crate) deploy: DeployPolicy,
+    /// The ssh that runs as if the user had typed it, for rdsh: it takes its settings from the user alone, may ask
+    /// questions, waits as long as it likes, and writes to the stderr of this program. None is the ssh of a program.
+    pub(crate) own_ssh: Option<PathBuf>,
 }
 
 /// A command that starts an agent.
@@ -55,6 +58,8 @@ pub(crate) struct Launch {
     /// Whether the host gets this program. Unless it never does, the command starts a shell, which reads the script of
     /// [`deploy`](super::deploy) from stdin.
     pub(crate) deploy: DeployPolicy,
+    /// Whether the command runs as if the user had typed it: [`Remote::own_ssh`].
+    pub(crate) is_users: bool,
 }
 
 /// How a [`Launch`] reaches its host. Each kind fails in its own way and gets its own explanation.
@@ -82,6 +87,7 @@ impl Remote {
                     LaunchKind::Here => DeployPolicy::Never,
                     LaunchKind::Ssh | LaunchKind::Rsh => self.deploy(),
                 },
+                is_users: self.own_ssh.is_some(),
             })
         };
         match place {
@@ -137,14 +143,17 @@ impl Remote {
             DeployPolicy::Never => vec![program, AGENT.to_owned()],
             DeployPolicy::Always | DeployPolicy::Auto => vec![SHELL.to_owned()],
         };
+        let (ssh, own) = match &self.own_ssh {
+            Some(ssh) => (ssh.clone().into_os_string(), &SSH_OPTIONS[..1]),
+            None => ("ssh".into(), &SSH_OPTIONS[..]),
+        };
         // ssh uses the first value of each option, so the user's options come before ours.
-        let own = SSH_OPTIONS.into_iter().map(str::to_owned);
-        let words = std::iter::once("ssh".to_owned())
-            .chain(self.ssh_options.iter().cloned())
-            .chain(own)
+        let words = self.ssh_options.iter().cloned();
+        let words = words
+            .chain(own.iter().map(|&word| word.to_owned()))
             .chain([destination.to_owned()])
             .chain(agent);
-        words.map(OsString::from).collect()
+        [ssh].into_iter().chain(words.map(OsString::from)).collect()
     }
 }
 
@@ -175,7 +184,8 @@ const AGENT: &str = "--agent";
 /// The command that reads the script of [`deploy`](super::deploy): one word, which every login shell passes on.
 const SHELL: &str = "sh";
 
-/// The options of ssh that rdpipe sets. The user's `--ssh-opt` overrides them.
+/// The options of ssh that rdpipe sets. The user's `--ssh-opt` overrides them. The first one alone is set for an ssh that
+/// runs as if the user had typed it.
 const SSH_OPTIONS: [&str; 9] = [
     "-T",
     // There is no terminal on which a user could answer a question: ssh fails at once instead of asking.
@@ -203,16 +213,22 @@ const TERM_LIMIT: Timespec = Timespec {
 };
 
 /// Waits until the process has exited, and returns its status. Ends the process group if the process has not
-/// closed its stdout, does not exit in time, or the session is cut; the status is then none.
+/// closed its stdout, does not exit in time, or the session is cut; the status is then none. The user's own ssh is waited
+/// for as long as it takes: it passes on the stderr of all that the command has left.
 pub(crate) async fn wait(
-    kind: LaunchKind,
+    launch: &Launch,
     child: &mut Child,
     is_closed: bool,
     cut: &CancellationToken,
 ) -> Option<Status> {
+    let limit = if launch.is_users {
+        Duration::MAX
+    } else {
+        EXIT_LIMIT
+    };
     if is_closed {
         let ended = tokio::select! {
-            ended = timeout(EXIT_LIMIT, child.wait()) => ended.ok(),
+            ended = timeout(limit, child.wait()) => ended.ok(),
             () = cut.cancelled() => None,
         };
         if let Some(ended) = ended {
@@ -220,23 +236,28 @@ pub(crate) async fn wait(
         }
     }
     let id = child.id().and_then(|id| i32::try_from(id).ok());
-    if let Some(group) = id.and_then(Pid::from_raw) {
-        end_group(group, kind).await;
+    match id.and_then(Pid::from_raw) {
+        // It is in the process group of this program.
+        Some(_) if launch.is_users => drop(child.start_kill()),
+        Some(group) => end_group(group, launch.kind).await,
+        None => {}
     }
     // The status of our own signal explains nothing.
     let _ = child.wait().await;
     None
 }
 
-/// Starts the process in a process group of its own: ^C then reaches the controller only, which tells the agents.
+/// Starts the process in a process group of its own: ^C then reaches the controller only, which tells the agents. The
+/// user's own ssh stays in the group of this program, so that it may ask questions on the terminal, and has its stderr.
 pub(crate) fn spawn(launch: &Launch) -> io::Result<Child> {
     let mut command = Command::new(launch.program());
     command
         .args(&launch.argv[1..])
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
+        .stdout(Stdio::piped());
+    if !launch.is_users {
+        command.stderr(Stdio::piped()).process_group(0);
+    }
     process::with_inherited_core_dumps(|| command.spawn())
 }
 

@@ -92,29 +92,60 @@ impl Plan {
         Ok(Self { stages, has_input })
     }
 
-    /// Returns the name of a stage in messages: `2 (fs2)`. For rdcat it is the host alone.
+    /// Returns the plan of rdsh: one command, which runs as it would under sshd at `destination`, an argument of ssh.
+    pub(crate) fn ssh(destination: &str, command: Vec<u8>, has_input: bool) -> Self {
+        let url = destination.strip_prefix("ssh://");
+        let host = url.unwrap_or(destination);
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        let host = match (url, host.rsplit_once(':')) {
+            (Some(_), Some((name, port))) if !port.ends_with(']') => name,
+            _ => host,
+        };
+        let text = String::from_utf8_lossy(&command).into_owned();
+        let place = StageHost::Host {
+            destination: destination.to_owned(),
+            host: unbracketed(host),
+        };
+        let work = StageWork::SshCommand(command);
+        Self {
+            stages: vec![PlannedStage { place, work, text }],
+            has_input,
+        }
+    }
+
+    /// Returns the name of a stage in messages: `2 (fs2)`. For rdcat and rdsh it is the host alone.
     pub(crate) fn name(&self, stage: usize) -> String {
         let place = &self.stages[stage].place;
-        if self.is_files() {
+        if self.is_files() || self.is_ssh() {
             place.to_string()
         } else {
             format!("{} ({place})", stage + 1)
         }
     }
 
-    /// Returns the name of a stage as it stands in a sentence: `stage 2 (fs2)`. For rdcat it is the host alone.
+    /// Returns the name of a stage as it stands in a sentence: `stage 2 (fs2)`. For rdcat and rdsh it is the host alone.
     pub(crate) fn site(&self, stage: usize) -> String {
         let name = self.name(stage);
-        if self.is_files() {
+        if self.is_files() || self.is_ssh() {
             name
         } else {
             format!("stage {name}")
         }
     }
 
-    /// Returns the name of the program that runs the plan: "rdpipe" or "rdcat".
+    /// Returns the name of the program that runs the plan: "rdpipe", "rdcat" or "rdsh".
     pub(crate) fn program(&self) -> &'static str {
-        if self.is_files() { "rdcat" } else { "rdpipe" }
+        match self.is_files() {
+            true => "rdcat",
+            false if self.is_ssh() => "rdsh",
+            false => "rdpipe",
+        }
+    }
+
+    /// Returns true if the plan is that of rdsh.
+    pub(crate) fn is_ssh(&self) -> bool {
+        let is_ssh = |stage: &PlannedStage| matches!(stage.work, StageWork::SshCommand(_));
+        self.stages.first().is_some_and(is_ssh)
     }
 
     fn is_files(&self) -> bool {
@@ -149,8 +180,11 @@ impl PlannedStage {
 
     /// Returns true if the stage reads or writes files and runs no command.
     pub(crate) fn is_file(&self) -> bool {
-        use StageWork::{Command, CommandWithoutStdin};
-        !matches!(self.work, Command(_) | CommandWithoutStdin(_))
+        use StageWork::{Command, CommandWithoutStdin, SshCommand};
+        !matches!(
+            self.work,
+            Command(_) | CommandWithoutStdin(_) | SshCommand(_)
+        )
     }
 }
 

@@ -226,6 +226,10 @@ impl AgentSession {
         let pace = Arc::new(StderrPace::new(room.lines));
         let task = SessionTask {
             silence,
+            greeting_limit: match &route {
+                AgentRoute::Process(launch) if launch.is_users => Duration::MAX,
+                _ => GREETING_LIMIT.max(silence),
+            },
             events: Arc::new(events),
             stderr_lines: Arc::default(),
             cut: cut.clone(),
@@ -297,6 +301,8 @@ pub(crate) struct RelaySession {
 struct SessionTask {
     /// The agent counts as lost after this much silence.
     silence: Duration,
+    /// How long the agent may take until its greeting.
+    greeting_limit: Duration,
     events: Arc<dyn Fn(SessionEvent) + Send + Sync>,
     stderr_lines: Arc<StderrLines>,
     cut: CancellationToken,
@@ -386,17 +392,18 @@ impl SessionTask {
     }
 
     async fn run_process(&mut self, launch: &Launch, mut child: Child, talk: Talk) -> SessionEnd {
-        let (Some(stdin), Some(stdout), Some(stderr)) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take())
-        else {
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return SessionEnd::because("its pipes are missing".to_owned());
         };
-        let stderr_lines = tokio::spawn(read_stderr(
-            stderr,
-            Arc::clone(&self.pace),
-            Arc::clone(&self.stderr_lines),
-            Arc::clone(&self.events),
-        ));
+        let read_stderr = |stderr| {
+            tokio::spawn(read_stderr(
+                stderr,
+                Arc::clone(&self.pace),
+                Arc::clone(&self.stderr_lines),
+                Arc::clone(&self.events),
+            ))
+        };
+        let stderr_lines = child.stderr.take().map(read_stderr);
         let mut passed = None;
         let failure = match talk {
             Talk::Messages(queue) => {
@@ -417,8 +424,10 @@ impl SessionTask {
         };
         self.pace.end();
         let is_closed = matches!(failure, SessionFault::Closed);
-        let status = launch::wait(launch.kind, &mut child, is_closed, &self.cut).await;
-        let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
+        let status = launch::wait(launch, &mut child, is_closed, &self.cut).await;
+        if let Some(stderr_lines) = stderr_lines {
+            let _ = within_running_time(STDERR_LIMIT, stderr_lines).await;
+        }
         let stderr_lines: Vec<_> = lock(&self.stderr_lines.kept).iter().cloned().collect();
         let end = match failure {
             SessionFault::Closed => {
@@ -695,7 +704,7 @@ impl SessionTask {
         output: &mut (impl AsyncWrite + Unpin),
         bytes: &[u8],
     ) -> Result<io::Result<()>, SessionFault> {
-        let limit = GREETING_LIMIT.max(self.silence);
+        let limit = self.greeting_limit;
         let sending = async {
             output.write_all(bytes).await?;
             output.flush().await
@@ -710,7 +719,7 @@ impl SessionTask {
         scanner: &mut Greeting,
         input: &mut (impl AsyncRead + Unpin),
     ) -> Result<Option<ScriptLine>, SessionFault> {
-        let limit = GREETING_LIMIT.max(self.silence);
+        let limit = self.greeting_limit;
         let answered = timeout(limit, self.find_answer(scanner, input)).await;
         answered.unwrap_or(Err(SessionFault::Unanswered(limit)))
     }
@@ -939,6 +948,7 @@ mod tests {
         let queue = Arc::clone(&events);
         let mut task = SessionTask {
             silence: Duration::from_secs(60),
+            greeting_limit: GREETING_LIMIT,
             events: Arc::new(move |event| lock(&queue).push(event)),
             stderr_lines: Arc::default(),
             cut: CancellationToken::new(),

@@ -46,6 +46,9 @@ pub(crate) enum StageWork {
     Files(Vec<Vec<u8>>),
     /// Runs this command in the user's login shell, with a stdin whose reads fail: that of rdpipe is closed.
     CommandWithoutStdin(Vec<u8>),
+    /// Runs this command in the user's login shell as sshd does: the stage has the status of the command itself, and
+    /// ends when the command has exited and all that have its stdout have closed it. Processes that are left go on.
+    SshCommand(Vec<u8>),
 }
 
 /// A message from the controller to a stage. The order of the variants is the wire format.

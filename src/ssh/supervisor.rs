@@ -217,6 +217,11 @@ pub(crate) trait SupervisedWork {
         None
     }
 
+    /// Returns true if the run waits for the sessions of all agents that have reported, however long they last.
+    fn waits_for_sessions(&self) -> bool {
+        false
+    }
+
     /// Returns how the work ended, as far as it is known.
     fn outcome(&self, run: RunOutcome) -> Self::Outcome;
 }

@@ -1,6 +1,6 @@
 //! The options of programs that run on several hosts, and the parsers of hosts and addresses.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum, builder::PossibleValue};
@@ -87,6 +87,10 @@ pub(crate) struct HostOptions {
     )]
     #[arg(default_value = "auto")]
     pub(crate) via_ssh: ViaSsh,
+
+    /// The ssh that runs as if the user had typed it.
+    #[arg(skip)]
+    own_ssh: Option<PathBuf>,
 }
 
 /// The words of one argument, split as a shell does.
@@ -102,7 +106,29 @@ impl HostOptions {
             ssh_options: words.collect(),
             program: self.remote_rdpipe.clone(),
             deploy: self.deploy,
+            own_ssh: self.own_ssh.clone(),
         }
+    }
+
+    /// Makes ssh run as if the user had typed it, with these options before all others.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there are options of ssh, and `--rsh` runs another program.
+    pub(crate) fn run_users_ssh(
+        &mut self,
+        ssh: PathBuf,
+        options: Vec<String>,
+    ) -> anyhow::Result<()> {
+        if self.rsh.is_some() && !options.is_empty() {
+            anyhow::bail!(
+                "{} is an option of ssh, which --rsh does not run",
+                options[0]
+            );
+        }
+        self.ssh_options.insert(0, Words(options));
+        self.own_ssh = Some(ssh);
+        Ok(())
     }
 
     /// Returns the address of `-H`, which replaces the addresses of this machine in a ticket.

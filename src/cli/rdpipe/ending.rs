@@ -170,7 +170,9 @@ fn stages(plan: &Plan, args: &RdpipeArgs) -> String {
     let stage = |(number, stage): (usize, &PlannedStage)| {
         let name = plan.name(number);
         let work = match &stage.work {
-            StageWork::Command(command) | StageWork::CommandWithoutStdin(command) => {
+            StageWork::Command(command)
+            | StageWork::CommandWithoutStdin(command)
+            | StageWork::SshCommand(command) => {
                 format!("runs, in the login shell: {}", lossy(command))
             }
             StageWork::Read(path) => format!("reads the file {}", lossy(path)),

@@ -24,7 +24,11 @@ use std::{
     },
     path::Path,
     process::{Command, ExitCode},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
 };
 
@@ -65,6 +69,7 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
     // A descendant that loses its parent becomes a child of this process, even if it has left group and session.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let keeper = Keeper::prepare(worker)?;
+    let leaves = Arc::clone(&keeper.leaves);
     let null = null()?;
     let child = process::with_inherited_core_dumps(|| worker.spawn());
     let mut child = child.map_err(|error| unstarted(worker, &error))?;
@@ -89,7 +94,7 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
             _ => {}
         }
     };
-    if has_children() {
+    if has_children() && !leaves.load(Ordering::Relaxed) {
         end_all();
     }
     Ok(status)
@@ -148,13 +153,22 @@ fn end_all() {
 /// removed for commands.
 pub(super) const VARIABLE: &str = "RDPIPE_GUARD";
 
-/// The message of the worker that the input has ended. Every other message is the number of a descriptor to hold.
+/// The message of the worker that the input has ended.
 const RELEASE: i32 = -1;
+
+/// The message of the worker that the processes that it leaves behind go on. Every other message is the number of a
+/// descriptor to hold.
+const LEAVE: i32 = -2;
+
+/// The answer to [`LEAVE`].
+const LEAVES: u8 = 2;
 
 /// The guard's side of the hold.
 pub(super) struct Keeper {
     requests: File,
     answers: File,
+    /// Whether the processes that the worker leaves behind go on.
+    leaves: Arc<AtomicBool>,
     /// The other ends of the two pipes, which the worker opens through `/proc`.
     _worker: (OwnedFd, OwnedFd),
 }
@@ -169,6 +183,7 @@ impl Keeper {
         Ok(Self {
             requests: requests.into(),
             answers: answers.into(),
+            leaves: Arc::default(),
             _worker: (to_guard, from_guard),
         })
     }
@@ -185,12 +200,18 @@ impl Keeper {
             let mut held = None;
             let mut request = [0; 4];
             while keeper.requests.read_exact(&mut request).is_ok() {
-                held = match i32::from_ne_bytes(request) {
-                    RELEASE => None,
-                    descriptor => open(worker, descriptor, OpenOptions::new().write(true)).ok(),
+                let request = i32::from_ne_bytes(request);
+                let answer = if request == LEAVE {
+                    keeper.leaves.store(true, Ordering::Relaxed);
+                    LEAVES
+                } else {
+                    held = match request {
+                        RELEASE => None,
+                        descriptor => open(worker, descriptor, OpenOptions::new().write(true)).ok(),
+                    };
+                    u8::from(held.is_some())
                 };
-                let is_held = [u8::from(held.is_some())];
-                if keeper.answers.write_all(&is_held).is_err() {
+                if keeper.answers.write_all(&[answer]).is_err() {
                     break;
                 }
             }
@@ -211,12 +232,7 @@ impl Hold {
     /// Makes the guard keep `pipe` open for writing, and waits until it does. Call this before the command is started.
     /// Returns none if there is no guard, or if the guard cannot open the pipe.
     pub(super) fn on(pipe: impl AsFd) -> Option<Self> {
-        let (guard, to_guard, from_guard) = announced()?;
-        let mut to_guard = open(guard, to_guard, OpenOptions::new().write(true)).ok()?;
-        let mut from_guard = open(guard, from_guard, OpenOptions::new().read(true)).ok()?;
-        to_guard
-            .write_all(&pipe.as_fd().as_raw_fd().to_ne_bytes())
-            .ok()?;
+        let (to_guard, mut from_guard) = request(pipe.as_fd().as_raw_fd())?;
         let mut answer = [0];
         from_guard.read_exact(&mut answer).ok()?;
         (answer == [1]).then_some(Self { to_guard })
@@ -227,6 +243,25 @@ impl Hold {
         // If the guard is gone, so is its descriptor.
         let _ = self.to_guard.write_all(&RELEASE.to_ne_bytes());
     }
+}
+
+/// Tells the guard that the processes that this worker leaves behind go on, and waits until the guard knows. Without a
+/// guard nothing would end them.
+pub(super) fn leave_processes() {
+    if let Some((_, from_guard)) = request(LEAVE) {
+        // Before this answer there may be that to RELEASE.
+        let answer = |answer: &io::Result<u8>| !matches!(answer, Ok(LEAVES) | Err(_));
+        let _ = from_guard.bytes().take_while(answer).count();
+    }
+}
+
+/// Sends a request to the guard. Returns the pipes to it and from it.
+fn request(number: i32) -> Option<(File, File)> {
+    let (guard, to_guard, from_guard) = announced()?;
+    let mut to_guard = open(guard, to_guard, OpenOptions::new().write(true)).ok()?;
+    let from_guard = open(guard, from_guard, OpenOptions::new().read(true)).ok()?;
+    to_guard.write_all(&number.to_ne_bytes()).ok()?;
+    Some((to_guard, from_guard))
 }
 
 /// Returns the process of the guard, for the worker. Returns none if this process has no guard.

@@ -132,7 +132,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const NAME_DIGITS: usize = 16;
 
 /// Returns the `rdpipe` beside the running program, if that is another file and speaks this version of the protocol.
-/// `cargo install` makes seven executables: the hosts then keep one of them, and not one for each program.
+/// `cargo install` makes eight executables: the hosts then keep one of them, and not one for each program.
 fn sibling() -> Option<PathBuf> {
     let path = env::current_exe().ok()?.with_file_name("rdpipe");
     let id = |path: &Path| path.metadata().map(|data| (data.dev(), data.ino())).ok();

@@ -396,7 +396,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             None => self.request(),
         }
         let all = self.agents.iter().all(|agent| agent.has_reported);
-        if all && !self.is_ending() {
+        if all && !self.is_ending() && !self.work.waits_for_sessions() {
             self.phase = Phase::Ending(now + ENDING_LIMIT);
         }
     }

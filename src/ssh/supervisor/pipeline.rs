@@ -267,6 +267,11 @@ impl SupervisedWork for PipelineWork {
         self.loop_found.take()
     }
 
+    fn waits_for_sessions(&self) -> bool {
+        // As with ssh: what a command has left may still write to stderr.
+        self.plan.is_ssh()
+    }
+
     fn outcome(&self, run: RunOutcome) -> PipelineOutcome {
         let stages = self.stages.iter().zip(&self.plan.stages).zip(run.faults);
         let stages = stages.map(|((stage, planned), fault)| StageOutcome {

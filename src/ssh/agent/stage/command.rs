@@ -7,7 +7,7 @@ use std::{
     os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::PathBuf,
     process::Stdio,
-    sync::mpsc as blocking_mpsc,
+    sync::{Arc, mpsc as blocking_mpsc},
     thread,
 };
 
@@ -48,35 +48,87 @@ pub(super) async fn run(
     empty: EmptyStdin,
     ends: StageEdges,
 ) -> Option<Status> {
-    let StageEdges { input, output } = ends;
-    let stdin = input.is_none().then_some(empty);
-    let (tree, pipes) = match ProcessTree::spawn(command, stdin, output.is_some()) {
-        Ok(spawned) => spawned,
-        Err(text) => {
-            stage.context.fail_local(&text);
-            close(input).await;
-            close(output).await;
-            return None;
-        }
-    };
+    let (tree, pipes, ends) = start(stage, command, empty, ends).await?;
     let tree_ended = CancellationToken::new();
     let (output_complete, when_complete) = oneshot::channel();
     let supervising = supervise(stage, tree, output_complete, tree_ended.clone());
+    let is_complete = async move { when_complete.await.is_ok() };
+    let carrying = carry(ends, pipes, stage.flow, &tree_ended, is_complete);
+    tokio::join!(supervising, carrying).0
+}
+
+/// Runs the command between its edges as sshd does. Its stdin is closed when it has exited, and its output ends when all
+/// that have its stdout have closed it. Processes that are left go on, unless the order has failed. Returns the status
+/// of the command itself, or none if it could not be started or killed.
+pub(super) async fn run_as_sshd(
+    stage: &StageContext,
+    command: &[u8],
+    ends: StageEdges,
+) -> Option<Status> {
+    let (tree, pipes, ends) = start(stage, command, EmptyStdin::Readable, ends).await?;
+    let command_ended = CancellationToken::new();
+    let all_ended = CancellationToken::new();
+    let first_fault = Arc::clone(&stage.context.first_fault);
+    // What a command has written before a signal killed it is its output: the status tells of the signal.
+    let is_complete = async move { !first_fault.has_failed() };
+    let carrying = async {
+        carry(ends, pipes, stage.flow, &command_ended, is_complete).await;
+        command_ended.cancelled().await;
+        all_ended.cancel();
+    };
+    let supervising = supervise_as_sshd(stage, tree, &command_ended, &all_ended);
+    let (status, ()) = tokio::join!(supervising, carrying);
+    if !stage.context.first_fault.has_failed() {
+        guard::leave_processes();
+    }
+    status
+}
+
+/// Starts the command, with the stdin `empty` if it has no input edge. If the shell cannot be started, fails the order,
+/// closes the edges, and returns none.
+async fn start(
+    stage: &StageContext,
+    command: &[u8],
+    empty: EmptyStdin,
+    ends: StageEdges,
+) -> Option<(ProcessTree, Pipes, StageEdges)> {
+    let stdin = ends.input.is_none().then_some(empty);
+    match ProcessTree::spawn(command, stdin, ends.output.is_some()) {
+        Ok((tree, pipes)) => Some((tree, pipes, ends)),
+        Err(text) => {
+            stage.context.fail_local(&text);
+            close(ends.input).await;
+            close(ends.output).await;
+            None
+        }
+    }
+}
+
+/// Moves the bytes of both edges: into the command's stdin until the command has ended, and from its stdout to its end.
+/// The output edge ends in order if `is_complete` says then that the output is complete.
+async fn carry(
+    ends: StageEdges,
+    pipes: Pipes,
+    flow: FlowOptions,
+    ended: &CancellationToken,
+    is_complete: impl Future<Output = bool> + Send + 'static,
+) {
+    let StageEdges { input, output } = ends;
     let feeding = async {
         if let (Some((thread, edge)), Some(stdin)) = (input, pipes.stdin) {
             thread
-                .run(feed_stdin(edge, stdin, stage.flow, tree_ended.clone()))
+                .run(feed_stdin(edge, stdin, flow, ended.clone()))
                 .await;
         }
     };
     let sending = async {
         if let (Some((thread, edge)), Some(stdout)) = (output, pipes.stdout) {
             thread
-                .run(send_stdout(edge, stdout, stage.flow, when_complete))
+                .run(send_stdout(edge, stdout, flow, is_complete))
                 .await;
         }
     };
-    tokio::join!(supervising, feeding, sending).0
+    tokio::join!(feeding, sending);
 }
 
 async fn close(end: Option<PlacedEdge>) {
@@ -106,9 +158,7 @@ async fn supervise(
             },
             () = first_fault.failed(), if !is_killed => {
                 is_killed = true;
-                if let Err(left) = tree.kill().await {
-                    let text = format!("cannot kill {}", left.join(", "));
-                    stage.context.outbox.send(FromAgent::Warning(text));
+                if !kill(stage, &mut tree).await {
                     break None;
                 }
             }
@@ -126,6 +176,50 @@ async fn supervise(
     }
     tree_ended.cancel();
     status
+}
+
+/// Waits until the command has ended, which cancels `command_ended`, and then for `all_ended`. Kills the command and all
+/// its descendants if the order fails. Returns the status of the command.
+async fn supervise_as_sshd(
+    stage: &StageContext,
+    mut tree: ProcessTree,
+    command_ended: &CancellationToken,
+    all_ended: &CancellationToken,
+) -> Option<Status> {
+    let mut status = None;
+    let mut is_killed = false;
+    loop {
+        tokio::select! {
+            biased;
+            ending = tree.next() => match ending {
+                Some(ProcessEvent::Command(ended)) => {
+                    status = Some(ended);
+                    command_ended.cancel();
+                }
+                Some(ProcessEvent::All(_)) | None => break,
+            },
+            () = all_ended.cancelled() => break,
+            () = stage.context.first_fault.failed(), if !is_killed => {
+                is_killed = true;
+                if !kill(stage, &mut tree).await {
+                    status = None;
+                    break;
+                }
+            }
+        }
+    }
+    command_ended.cancel();
+    status
+}
+
+/// Kills the command and all its descendants. Returns false if some are left, after a warning that names them.
+async fn kill(stage: &StageContext, tree: &mut ProcessTree) -> bool {
+    let killed = tree.kill().await;
+    if let Err(left) = &killed {
+        let text = format!("cannot kill {}", left.join(", "));
+        stage.context.outbox.send(FromAgent::Warning(text));
+    }
+    killed.is_ok()
 }
 
 /// Fails the order if the command was killed: its output is incomplete, so no end of file may follow it. A death by
@@ -205,14 +299,14 @@ async fn write_input(
     }
 }
 
-/// Sends the command's stdout, and a FIN after `output_complete` has arrived.
+/// Sends the command's stdout, and a FIN if `is_complete` returns true.
 async fn send_stdout(
     mut edge: ConnectedEdge,
     stdout: OwnedFd,
     flow: FlowOptions,
-    output_complete: oneshot::Receiver<()>,
+    is_complete: impl Future<Output = bool>,
 ) {
-    match read_output(&mut edge, stdout, flow, output_complete).await {
+    match read_output(&mut edge, stdout, flow, is_complete).await {
         Ok(()) | Err(EarlyEnd::Elsewhere) => {}
         Err(EarlyEnd::Stopped) => edge.first_fault.output_stopped.set(),
         Err(EarlyEnd::Stream(error)) => edge.broken(error),
@@ -229,7 +323,7 @@ async fn read_output(
     edge: &mut ConnectedEdge,
     stdout: OwnedFd,
     flow: FlowOptions,
-    output_complete: oneshot::Receiver<()>,
+    is_complete: impl Future<Output = bool>,
 ) -> Result<(), EarlyEnd> {
     let mut source = Source::new(stdout).map_err(|error| EarlyEnd::Local(error, 0))?;
     let filled = edge.fill(&mut source, flow).await;
@@ -239,9 +333,10 @@ async fn read_output(
     }
     drop(source);
     filled?;
-    match edge.until(output_complete).await? {
-        Ok(()) => edge.finish().await,
-        Err(_) => Err(EarlyEnd::Elsewhere),
+    if edge.until(is_complete).await? {
+        edge.finish().await
+    } else {
+        Err(EarlyEnd::Elsewhere)
     }
 }
 
@@ -285,8 +380,8 @@ pub(super) struct Stdin {
 }
 
 impl ProcessTree {
-    /// Runs `command` in the user's login shell, in a process group of its own. It inherits this process's stderr. Its
-    /// stdin is a pipe, or as `empty` says.
+    /// Runs `command` in the user's login shell, in a process group of its own. The shell's name for itself is its file
+    /// name, as sshd calls it. It inherits this process's stderr. Its stdin is a pipe, or as `empty` says.
     ///
     /// # Errors
     ///
@@ -305,6 +400,7 @@ impl ProcessTree {
             };
             let mut starting = Command::new(&shell);
             starting
+                .arg0(shell.file_name().unwrap_or(shell.as_os_str()))
                 .arg("-c")
                 .arg(OsStr::from_bytes(command))
                 .env_remove(guard::VARIABLE)

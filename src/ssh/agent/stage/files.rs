@@ -29,7 +29,10 @@ pub(super) fn opened(work: &StageWork) -> Option<(EntryIdentity, bool)> {
     let (path, is_written) = match work {
         StageWork::Read(path) => (path, false),
         StageWork::Write { path, .. } => (path, true),
-        StageWork::Command(_) | StageWork::CommandWithoutStdin(_) | StageWork::Files(_) => {
+        StageWork::Command(_)
+        | StageWork::CommandWithoutStdin(_)
+        | StageWork::SshCommand(_)
+        | StageWork::Files(_) => {
             return None;
         }
     };

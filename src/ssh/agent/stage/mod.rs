@@ -67,6 +67,7 @@ impl StageContext {
             StageWork::CommandWithoutStdin(command) => {
                 command::run(self, &command, EmptyStdin::Unreadable, ends).await
             }
+            StageWork::SshCommand(command) => command::run_as_sshd(self, &command, ends).await,
             StageWork::Files(paths) => files::run_files(self, paths, ends).await,
             StageWork::Read(path) => files::read(self, files::resolve(path), ends).await,
             StageWork::Write { path, append } => {
