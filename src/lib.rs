@@ -142,7 +142,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `rdma` | yes | `RdmaStream`, RDMA for every [`Stream`], and queue pairs of your own in `verbs`; needs libibverbs, librdmacm and libclang to build |
-//! | `cli` | yes | the programs `rdpipe`, `rdcp`, `rdforward`, `rdperf`, `rdsend`, `rdrecv` and `rdcat`, and their dependencies; it adds nothing to this API |
+//! | `cli` | yes | the programs `rdpipe`, `rdcp`, `rdforward`, `rdperf`, `rdsend`, `rdrecv`, `rdcat` and `rdsh`, and their dependencies; it adds nothing to this API |
 //! | `axum` | no | `axum::serve(listener, app)`: axum's `Listener` for [`Listener`], and `PeerInfo` for its handlers |
 //! | `tonic` | no | `serve_with_incoming(listener.incoming())`: tonic's `Connected` for [`Stream`], and `PeerInfo` for its handlers |
 //! | `fault-injection` | no | `Faults`: ways to break the protocol on purpose, for tests |

@@ -164,6 +164,7 @@ fn every_command_in_a_console_block_parses() {
         "rdsend",
         "rdrecv",
         "rdcat",
+        "rdsh",
         "cargo",
     ] {
         assert!(seen.contains_key(program), "no {program} in {seen:?}");
@@ -425,6 +426,7 @@ fn is_ours(program: &str) -> bool {
         "rdsend",
         "rdrecv",
         "rdcat",
+        "rdsh",
     ]
     .contains(&program)
 }
@@ -486,6 +488,9 @@ fn check(words: &[String]) -> Result<(), String> {
     }
     if !is_ours(program) {
         return Ok(());
+    }
+    if program == "rdsh" {
+        return rdpipe::cli::rdsh::check(words[1..].iter().map(Into::into));
     }
     let mut commands = rdpipe::cli::commands().into_iter();
     let command = commands.find(|command| command.get_name() == program);

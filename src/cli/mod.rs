@@ -12,6 +12,7 @@
 //! | `rdcp` | copies files and directories from one host to another |
 //! | `rdperf` | measures what hosts can do over their network |
 //! | `rdforward` | forwards TCP and UNIX sockets between two hosts |
+//! | `rdsh` | runs a command on another host as ssh does, and carries its stdin and stdout |
 
 pub(crate) mod args;
 #[cfg(test)]
@@ -23,6 +24,7 @@ pub mod rdperf;
 mod rdpipe;
 pub mod rdrecv;
 pub mod rdsend;
+pub mod rdsh;
 mod server;
 mod shared;
 
@@ -35,8 +37,8 @@ pub(crate) use {rdcp::fuzz_served_session, server::key_file::fuzz as fuzz_client
 
 /// Runs the program whose name this process was started by: one executable, `rdpipe`, is all programs.
 ///
-/// The name is the file name in `argv[0]`: a symbolic link named `rdsend` starts rdsend. A name of no program starts
-/// rdpipe.
+/// The name is the file name in `argv[0]`: a symbolic link named `rdsend` starts rdsend. The name `ssh` starts rdsh, for
+/// programs that run no other. A name of no program starts rdpipe.
 #[must_use]
 pub fn main() -> ExitCode {
     let called = env::args_os().next().unwrap_or_default();
@@ -47,6 +49,7 @@ pub fn main() -> ExitCode {
         b"rdperf" => rdperf::main(),
         b"rdrecv" => rdrecv::main(),
         b"rdsend" => rdsend::main(),
+        b"rdsh" | b"ssh" => rdsh::main(),
         _ => rdpipe::main(),
     }
 }
@@ -71,6 +74,7 @@ pub fn commands() -> Vec<clap::Command> {
         args::RdpipeArgs::command(),
         args::RdrecvArgs::command(),
         args::RdsendArgs::command(),
+        args::RdshArgs::definition(),
     ]
 }
 

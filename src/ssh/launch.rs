@@ -87,7 +87,7 @@ impl Remote {
                     LaunchKind::Here => DeployPolicy::Never,
                     LaunchKind::Ssh | LaunchKind::Rsh => self.deploy(),
                 },
-                is_users: self.own_ssh.is_some(),
+                is_users: kind != LaunchKind::Here && self.own_ssh.is_some(),
             })
         };
         match place {

@@ -89,6 +89,27 @@ impl AgentRoute {
     }
 }
 
+impl AgentRoute {
+    /// Returns how long the agent may take until its greeting.
+    fn greeting_limit(&self, silence: Duration) -> Duration {
+        match self {
+            Self::Process(launch) => launch.greeting_limit(silence),
+            Self::Server(_) => GREETING_LIMIT.max(silence),
+        }
+    }
+}
+
+impl Launch {
+    /// Returns how long the agent may take until its greeting: without a limit where ssh may ask the user.
+    fn greeting_limit(&self, silence: Duration) -> Duration {
+        if self.is_users {
+            Duration::MAX
+        } else {
+            GREETING_LIMIT.max(silence)
+        }
+    }
+}
+
 impl ServerRoute {
     /// Connects to the server, and returns an encrypted session and a watch on its stream.
     ///
@@ -209,7 +230,7 @@ impl AgentSession {
         room: SessionRoom,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
     ) -> Self {
-        let (mut session, task) = Self::new(silence, room, events);
+        let (mut session, task) = Self::new(route.greeting_limit(silence), silence, room, events);
         let (messages, queue) = unbounded_channel();
         session.messages = messages;
         tokio::spawn(task.run(route, queue));
@@ -218,6 +239,7 @@ impl AgentSession {
 
     /// Returns a session and its task, before it has a queue of messages.
     fn new(
+        greeting_limit: Duration,
         silence: Duration,
         room: SessionRoom,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
@@ -226,10 +248,7 @@ impl AgentSession {
         let pace = Arc::new(StderrPace::new(room.lines));
         let task = SessionTask {
             silence,
-            greeting_limit: match &route {
-                AgentRoute::Process(launch) if launch.is_users => Duration::MAX,
-                _ => GREETING_LIMIT.max(silence),
-            },
+            greeting_limit,
             events: Arc::new(events),
             stderr_lines: Arc::default(),
             cut: cut.clone(),
@@ -254,7 +273,8 @@ impl AgentSession {
         room: SessionRoom,
         events: impl Fn(SessionEvent) + Send + Sync + 'static,
     ) -> Self {
-        let (session, mut task) = Self::new(silence, room, events);
+        let limit = launch.greeting_limit(silence);
+        let (session, mut task) = Self::new(limit, silence, room, events);
         tokio::spawn(async move { task.run_launch(&launch, Talk::Relay(ends)).await });
         session
     }

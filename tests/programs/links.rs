@@ -11,7 +11,15 @@ use crate::support::programs::{Place, Setup, install, key, program, random_bytes
 
 const RDPIPE: &str = env!("CARGO_BIN_EXE_rdpipe");
 
-const LINKS: [&str; 6] = ["rdcat", "rdcp", "rdforward", "rdperf", "rdrecv", "rdsend"];
+const LINKS: [&str; 7] = [
+    "rdcat",
+    "rdcp",
+    "rdforward",
+    "rdperf",
+    "rdrecv",
+    "rdsend",
+    "rdsh",
+];
 
 /// A directory in which `scripts/install` has installed the executable of the tests.
 struct Installation {

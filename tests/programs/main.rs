@@ -12,6 +12,7 @@ mod measuring;
 mod pipelines;
 mod rdcat_transfers;
 mod rdsend_rdrecv;
+mod rdsh;
 mod recipes;
 mod serving;
 #[path = "../support/mod.rs"]

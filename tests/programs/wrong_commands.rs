@@ -184,6 +184,7 @@ fn the_short_help_fits_a_terminal() {
         "rdrecv",
         "rdforward",
         "rdperf",
+        "rdsh",
     ] {
         let end = program(&built(name), name).arg("-h").start().end();
         end.exits(0);

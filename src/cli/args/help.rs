@@ -59,6 +59,11 @@ pub(crate) fn rdperf() -> String {
     format!("{RDPERF}\n\n{}", exit_codes(|row| row.rdperf))
 }
 
+/// Returns the end of `rdsh --help`: examples, options of ssh, and exit codes.
+pub(crate) fn rdsh() -> String {
+    format!("{RDSH}\n\n{}", exit_codes(|row| row.rdsh))
+}
+
 /// Returns the end of `rdsend --help`, which equals that of rdrecv.
 pub(crate) fn rdsend() -> String {
     // A user of one program types the command lines of both.
@@ -235,6 +240,29 @@ run begins with the checks, and ends with a sentence about what limits the hosts
 the first host to the second. A run sends as much data as the network can carry: with -p, over the
 ports that a firewall has open.";
 
+/// The examples and the options of ssh in `rdsh --help`.
+const RDSH: &str = "\
+Examples:
+  $ rsync -aHAX --delete -e rdsh /data/ backup:/data/
+  $ GIT_SSH_COMMAND=rdsh git clone hub:/srv/big.git
+  $ tar -c set | rdsh -p 2222 me@store 'tar -x -C /srv'
+  $ borg create --rsh rdsh store:/srv/repo::today /home
+  $ ln -s \"$(command -v rdsh)\" ~/rdsh/ssh
+  $ PATH=~/rdsh:$PATH syncoid tank/media store:tank/media
+
+Options of ssh:
+  -l -p -i -F -J -o -c -m -C -q -v -4 -6 -A -a -X -x -K -k -E -I -S -b -B -M -y
+                 go to the ssh that starts the command; -c and -C are not for the data
+  -n             gives the command no stdin
+  -t -s -G -V -Q -O -W
+                 run ssh itself in place of rdsh
+  -L -R -D -N -w -f, and no COMMAND
+                 are refused: use rdforward, or ssh
+  The variable RDSH_OPTIONS has options that stand before all others: '--port 7691-7699', say.
+  A link to rdsh with the name ssh is rdsh too, for programs that run no other: it runs the next
+  ssh in PATH for what it does not do itself.
+  The data goes directly to HOST, encrypted unless --encrypt never.";
+
 /// The examples in the help of rdsend and rdrecv: with a key of the user's choice, and with a key that rdrecv makes.
 const EXAMPLES: &str = "\
 Example; start the receiver first:
@@ -272,6 +300,8 @@ pub(crate) struct ExitRow {
     pub(crate) rdforward: Option<&'static str>,
     /// The meaning for rdperf; `None` if rdperf never exits with this code.
     pub(crate) rdperf: Option<&'static str>,
+    /// The meaning for rdsh; `None` if only a command gives it. All codes but 255 are those of the command.
+    pub(crate) rdsh: Option<&'static str>,
 }
 
 /// The exit codes of all programs. A new program uses these codes and gives none of them a second meaning.
@@ -288,6 +318,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdperf: Some(
             "everything was measured; with --check: nothing is to repair; with diff: nothing is worse",
         ),
+        rdsh: Some("the command succeeded, and all of its output was written"),
     },
     ExitRow {
         code: "N",
@@ -301,6 +332,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
             "with run: the status of the command; 128+N if signal N killed it, 127 if there is no such program, 126 if it cannot be started",
         ),
         rdperf: None,
+        rdsh: Some("the status of the command"),
     },
     ExitRow {
         code: "1",
@@ -314,6 +346,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdperf: Some(
             "with --check: something is to repair, and each finding is named; with --expect: streams carry less; with diff: a measurement is worse; otherwise a file could not be read or written, or the devices cannot do what a sweep asks for",
         ),
+        rdsh: None,
     },
     ExitRow {
         code: "2",
@@ -323,6 +356,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcp: Some("the command line cannot be used"),
         rdforward: Some("the command line, the key or the ticket cannot be used"),
         rdperf: Some("the command line, the ticket or a report cannot be used"),
+        rdsh: None,
     },
     ExitRow {
         code: "3",
@@ -332,6 +366,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcp: None,
         rdforward: None,
         rdperf: None,
+        rdsh: None,
     },
     ExitRow {
         code: "4",
@@ -341,6 +376,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcp: None,
         rdforward: None,
         rdperf: None,
+        rdsh: None,
     },
     ExitRow {
         code: "128+N",
@@ -350,6 +386,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcp: Some("signal N ended rdcp (130 after ^C)"),
         rdforward: Some("signal N ended rdforward (130 after ^C)"),
         rdperf: Some("signal N ended rdperf (130 after ^C)"),
+        rdsh: None,
     },
     ExitRow {
         code: "141",
@@ -359,6 +396,7 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         rdcp: Some("the reader of the output went away"),
         rdforward: None,
         rdperf: Some("the reader of the output went away"),
+        rdsh: None,
     },
     ExitRow {
         code: "255",
@@ -373,6 +411,9 @@ pub(crate) const EXIT_CODES: [ExitRow; 9] = [
         ),
         rdperf: Some(
             "ssh, an agent or the network failed, no connection was possible, or the ticket is another one",
+        ),
+        rdsh: Some(
+            "ssh, an agent or the network failed, a signal killed the command or rdsh, or the command line cannot be used; so ssh ends, too",
         ),
     },
 ];
@@ -421,6 +462,7 @@ mod tests {
     use crate::cli::{
         args::{
             RdcatArgs, RdcpArgs, RdforwardArgs, RdperfArgs, RdpipeArgs, RdrecvArgs, RdsendArgs,
+            RdshArgs,
         },
         shared::run::Exit,
     };
@@ -502,6 +544,7 @@ mod tests {
             (RdcpArgs::command(), exit_codes(|row| row.rdcp)),
             (RdforwardArgs::command(), exit_codes(|row| row.rdforward)),
             (RdperfArgs::command(), exit_codes(|row| row.rdperf)),
+            (RdshArgs::definition(), exit_codes(|row| row.rdsh)),
         ];
         for (mut command, table) in ends {
             let help = command.render_help().to_string();
@@ -517,6 +560,7 @@ mod tests {
         let rdcp: fn(&ExitRow) -> Option<&'static str> = |row| row.rdcp;
         let rdforward: fn(&ExitRow) -> Option<&'static str> = |row| row.rdforward;
         let rdperf: fn(&ExitRow) -> Option<&'static str> = |row| row.rdperf;
+        let rdsh: fn(&ExitRow) -> Option<&'static str> = |row| row.rdsh;
         let pages = [
             ("streams", include_str!("../../../docs/streams.md"), pair),
             (
@@ -531,6 +575,7 @@ mod tests {
                 rdforward,
             ),
             ("perf", include_str!("../../../docs/perf.md"), rdperf),
+            ("rdsh", include_str!("../../../docs/rdsh.md"), rdsh),
         ];
         for (name, page, meaning) in pages {
             let rows = page

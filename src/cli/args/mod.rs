@@ -24,6 +24,7 @@ pub(crate) use self::key::TicketSource;
 pub(crate) use super::{
     rdcat::RdcatArgs, rdcp::args::RdcpArgs, rdforward::args::RdforwardArgs,
     rdperf::args::RdperfArgs, rdpipe::RdpipeArgs, rdrecv::RdrecvArgs, rdsend::RdsendArgs,
+    rdsh::args::RdshArgs,
 };
 pub(crate) use crate::options::StreamOptions;
 pub(crate) use hints::scp_port;

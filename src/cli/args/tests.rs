@@ -48,6 +48,8 @@ fn meaning(option: &Arg) -> (Option<char>, Option<String>, Vec<String>) {
 #[test]
 fn an_option_has_the_same_name_and_meaning_in_every_program() {
     let mut programs = crate::cli::commands();
+    // The letters of rdsh are those of ssh, so its options have none.
+    programs.retain(|program| program.get_name() != "rdsh");
     let forms = programs.iter().flat_map(Command::get_subcommands);
     programs.extend(forms.cloned().collect::<Vec<_>>());
     let (mut options, mut letters) = (BTreeMap::new(), BTreeMap::new());

@@ -9,7 +9,7 @@ use crate::support::programs::{
 };
 
 /// Makes hosts on which no rdpipe is in PATH.
-fn without_rdpipe(count: usize) -> Option<Network> {
+pub(crate) fn without_rdpipe(count: usize) -> Option<Network> {
     let network = Network::new(count)?;
     let programs = Path::new(env!("CARGO_BIN_EXE_rdpipe")).parent().unwrap();
     for host in network.hosts() {
@@ -54,6 +54,7 @@ fn the_programs_start_without_libibverbs() {
         "rdpipe",
         "rdrecv",
         "rdsend",
+        "rdsh",
     ] {
         let setup = program(&built(name), "the loader").env("LD_TRACE_LOADED_OBJECTS", "1");
         let end = setup.start().end();

@@ -1,0 +1,7 @@
+//! See `rdsh --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rdpipe::cli::rdsh::main()
+}
