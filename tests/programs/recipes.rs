@@ -8,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::programs::{Running, built, install, program};
+use rustix::process::Signal;
+
+use crate::support::programs::{Running, built, free_port, install, program};
 
 /// Recipes that need what a test does not have: programs of others, or hosts that they run on.
 const OTHERS: [&str; 8] = [
@@ -67,7 +69,16 @@ impl Scene {
             fs::create_dir_all(scene.path(name)).expect("it is made");
         }
         fs::create_dir_all(scene.path("bin")).expect("it is made");
-        for name in ["rdpipe", "rdcp", "rdcat", "rdsend", "rdrecv"] {
+        let programs = [
+            "rdpipe",
+            "rdcp",
+            "rdcat",
+            "rdsend",
+            "rdrecv",
+            "rdperf",
+            "rdforward",
+        ];
+        for name in programs {
             install(Path::new(&built(name)), &scene.path("bin").join(name));
         }
         let root = scene.place.path().display();
@@ -77,6 +88,10 @@ impl Scene {
         );
         scene.script("ssh", &ssh);
         scene.script("pg_dump", "#!/bin/sh\necho a dump\n");
+        scene.script("zfs", "#!/bin/sh\necho a snapshot\n");
+        for name in ["psql", "pgbench", "redis-cli", "redis-benchmark", "curl"] {
+            scene.script(name, "#!/bin/sh\n");
+        }
         scene
     }
 
@@ -261,4 +276,219 @@ fn the_recipes_with_a_server_work_from_an_empty_start() {
                 > 0
         );
     }
+}
+
+/// Returns the lines of a text for one host, which follow its prompt, without their remarks.
+fn at(text: &[String], host: &str) -> Vec<String> {
+    let prompts = [
+        format!("{host}$ "),
+        format!("{host} $ "),
+        format!("[{host}] $ "),
+    ];
+    let line = |line: &String| {
+        let line = line.trim_start();
+        let command = prompts
+            .iter()
+            .find_map(|prompt| line.strip_prefix(prompt))?;
+        Some(command.split("  ").next()?.trim().to_owned())
+    };
+    text.iter().filter_map(line).collect()
+}
+
+#[test]
+fn the_recipes_of_streams_deliver_the_file() {
+    for text in [
+        lines("docs/streams.md"),
+        examples("rdsend"),
+        examples("rdrecv"),
+    ] {
+        let (mut receivers, senders) = (at(&text, "hostB"), at(&text, "hostA"));
+        if receivers.len() > senders.len() {
+            // What a receiver without a key prints is another test.
+            receivers.retain(|line| line.contains("key"));
+        }
+        assert_eq!(receivers.len(), senders.len(), "{text:?}");
+        let pairs = receivers.into_iter().zip(senders);
+        let mut count = 0;
+        for (receive, send) in pairs {
+            let scene = Scene::new();
+            for host in ["hostA", "hostB"] {
+                fs::create_dir_all(scene.path(host).join("work")).unwrap();
+                let key = "rdk1ro5hhivtyn6jli655nd3ndzmackkzk6z5snkka7dnscv7igq7pifwi4p\n";
+                let file = scene.path(host).join("work/.rdkey");
+                fs::write(&file, key).unwrap();
+                let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                fs::set_permissions(&file, private).unwrap();
+            }
+            fs::write(scene.path("hostA/work/myfile"), "content").unwrap();
+            let port = free_port().to_string();
+            let receiving = scene.start("hostB", &receive.replace("12345", &port));
+            // With port 0 the receiver prints the one that it takes.
+            let port = match receive.ends_with(" 0") {
+                true => receiving.port().to_string(),
+                false => port,
+            };
+            let send = send.replace("12345", &port).replace("40123", &port);
+            let send = match send.contains("rdk1...") {
+                true => send.replace("rdk1...", &printed_key(&receiving)),
+                false => send,
+            };
+            scene.run("hostA", &send.replace("hostB", "127.0.0.1"));
+            let end = receiving.end();
+            assert_eq!(end.code(), 0, "{receive}: {}", end.stderr);
+            let copy = fs::read(scene.path("hostB/work/mycopy")).unwrap();
+            assert!(copy == b"content" || copy == b"a snapshot\n", "{receive}");
+            count += 1;
+        }
+        assert!(count >= 2, "{text:?}");
+    }
+}
+
+/// Returns the key that rdrecv has made and printed.
+fn printed_key(receiving: &Running) -> String {
+    receiving.said("a key", |text| {
+        let (_, rest) = text.split_once("RDPIPE_KEY=")?;
+        Some(rest.split_once(' ')?.0.to_owned())
+    })
+}
+
+#[test]
+fn the_recipe_of_a_stream_without_a_key_is_what_the_program_prints() {
+    let scene = Scene::new();
+    fs::create_dir_all(scene.path("hostA/work")).unwrap();
+    fs::write(scene.path("hostA/work/FILE"), "content").unwrap();
+    let text = lines("docs/streams.md");
+    let receive = at(&text, "hostB")
+        .into_iter()
+        .find(|line| !line.contains("key"));
+    let receive = receive.unwrap().replace("12345", &free_port().to_string());
+    let receiving = scene.start("hostB", &receive);
+    let line = receiving.said("a line for the other host", |text| {
+        let at = text.find("RDPIPE_KEY=")?;
+        Some(text[at..].split_once('\n')?.0.to_owned())
+    });
+    let words: Vec<_> = line.split(' ').collect();
+    let [key, "rdsend", _, port, "<", "FILE"] = words[..] else {
+        panic!("{line}");
+    };
+    scene.run("hostA", &format!("{key} rdsend 127.0.0.1 {port} < FILE"));
+    assert_eq!(receiving.end().code(), 0);
+    assert_eq!(
+        fs::read(scene.path("hostB/work/mycopy")).unwrap(),
+        b"content"
+    );
+}
+
+#[test]
+fn the_recipes_of_rdperf_measure() {
+    // Without RDMA there are no operations to compare.
+    let is_ours = |line: &&String| !line.contains("--sweep") && !line.contains("--pingpong");
+    for text in [lines("docs/perf.md"), examples("rdperf")] {
+        let scene = Scene::new();
+        let ours = text.iter().filter(is_ours);
+        let commands = ours.filter_map(|line| line.trim_start().strip_prefix("$ "));
+        let mut count = 0;
+        for command in commands {
+            let command = command.split(['#', ';']).next().unwrap_or_default();
+            let command = command.split("   ").next().unwrap_or_default();
+            let is_check = command.contains("--check");
+            let is_measured = !is_check && !command.contains("draw");
+            let command = match is_measured {
+                true => command.replacen("rdperf", "rdperf --time 0.1 --runs 1", 1),
+                false => command.to_owned(),
+            };
+            let end = scene.start("here", &command).end();
+            // This machine may have something to repair.
+            let is_fine = end.code() == 0 || is_check && end.code() == 1;
+            assert!(is_fine, "{command}\n{}", end.stderr);
+            count += 1;
+        }
+        assert!(count >= 4, "{text:?}");
+    }
+    let scene = Scene::new();
+    let text = lines("docs/perf.md");
+    let listening = scene.start("hostA", &at(&text, "hostA")[0]);
+    let ticket = listening.said("a ticket", |text| {
+        let (_, rest) = text.split_once("\n  rdperf ")?;
+        Some(rest.split_once('\n')?.0.to_owned())
+    });
+    let dial = at(&text, "hostB")[0].replace("rdt1...", &ticket);
+    scene.run("hostB", &format!("{dial} --time 0.1 --runs 1"));
+    assert_eq!(listening.end().code(), 0);
+}
+
+/// Returns a line of rdforward whose listeners take free ports.
+fn with_free_ports(line: &str) -> String {
+    let mut words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+    for at in 1..words.len() {
+        if matches!(&*words[at - 1], "-L" | "-R" | "-D") {
+            let (_, target) = words[at].split_once(':').unwrap_or((&words[at], ""));
+            words[at] = format!("0:{target}").trim_end_matches(':').to_owned();
+        }
+    }
+    words.join(" ")
+}
+
+/// Runs a line of rdforward until it forwards, or its command has ended.
+#[track_caller]
+fn forwards(scene: &Scene, host: &str, line: &str) {
+    let line = with_free_ports(line);
+    if line.contains(" run ") {
+        return scene.run(host, &line);
+    }
+    let running = scene.start(host, &format!("exec {line}"));
+    running.said("that it is ready", |text| {
+        text.contains("ready: ").then_some(())
+    });
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code(), 143, "{line}");
+}
+
+#[test]
+fn the_recipes_of_rdforward_forward() {
+    for text in [lines("docs/forward.md"), examples("rdforward")] {
+        let scene = Scene::new();
+        let remark = |line: &str| line.split(['#']).next().unwrap_or_default().to_owned();
+        let own = text
+            .iter()
+            .filter_map(|line| line.trim_start().strip_prefix("$ "));
+        let own = own.map(|line| remark(line).trim().to_owned());
+        // A key is needed, and a server that has it.
+        let own = own.filter(|line| line.starts_with("rdforward") && !line.contains("mykey"));
+        let own: Vec<_> = own.collect();
+        assert!(own.len() >= 5, "{own:?}");
+        for line in &own {
+            forwards(&scene, "here", line);
+        }
+    }
+    let scene = Scene::new();
+    let text = lines("docs/forward.md");
+    let store = at(&text, "store");
+    scene.run(
+        "store",
+        store
+            .iter()
+            .find(|line| line.contains("--new-key"))
+            .unwrap(),
+    );
+    let serve = store.iter().find(|line| line.contains(" serve ")).unwrap();
+    let server = scene.start("store", &format!("exec {serve} --listen-port 0"));
+    let here = format!("127.0.0.1:{}", server.port());
+    let clients = at(&text, "app1");
+    assert_eq!(clients.len(), 2);
+    for line in clients {
+        let line = line.replace("store:10471", &here);
+        // The command reaches the server by the name that it was given.
+        forwards(&scene, "app1", &line);
+    }
+    let listening = scene.start("hostA", &at(&text, "hostA")[0]);
+    let ticket = listening.said("a ticket", |text| {
+        let word = text
+            .split_whitespace()
+            .find(|word| word.starts_with("rdt1"))?;
+        text.ends_with('\n').then(|| word.to_owned())
+    });
+    let dial = at(&text, "hostB")[0].replace("rdt1...", &ticket);
+    forwards(&scene, "hostB", &dial);
+    listening.end();
 }
