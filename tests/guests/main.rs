@@ -13,6 +13,7 @@ mod perf;
 mod pipeline;
 #[path = "../programs/forwarded_programs/programs/mod.rs"]
 mod programs;
+mod rdsh;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../programs/copies/trees.rs"]
