@@ -135,10 +135,12 @@ impl Plan {
 
     /// Returns the name of the program that runs the plan: "rdpipe", "rdcat" or "rdsh".
     pub(crate) fn program(&self) -> &'static str {
-        match self.is_files() {
-            true => "rdcat",
-            false if self.is_ssh() => "rdsh",
-            false => "rdpipe",
+        if self.is_files() {
+            "rdcat"
+        } else if self.is_ssh() {
+            "rdsh"
+        } else {
+            "rdpipe"
         }
     }
 

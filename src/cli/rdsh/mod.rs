@@ -209,7 +209,7 @@ fn tell(plan: &Plan, summary: &Summary, console: &Console) -> u8 {
             let host = plan.site(0);
             match first.site {
                 Site::Agent(_) if !text.contains(&host) => {
-                    console.error(&format!("{host}: {text}"))
+                    console.error(&format!("{host}: {text}"));
                 }
                 _ => console.error(text),
             }

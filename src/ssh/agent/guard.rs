@@ -248,10 +248,10 @@ impl Hold {
 /// Tells the guard that the processes that this worker leaves behind go on, and waits until the guard knows. Without a
 /// guard nothing would end them.
 pub(super) fn leave_processes() {
-    if let Some((_, from_guard)) = request(LEAVE) {
+    if let Some((_, mut from_guard)) = request(LEAVE) {
+        let mut answer = [0];
         // Before this answer there may be that to RELEASE.
-        let answer = |answer: &io::Result<u8>| !matches!(answer, Ok(LEAVES) | Err(_));
-        let _ = from_guard.bytes().take_while(answer).count();
+        while answer != [LEAVES] && from_guard.read_exact(&mut answer).is_ok() {}
     }
 }
 
