@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    io, mem,
+    fs, io, mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -45,7 +45,7 @@ impl BufferedSource {
             let _entered = thread.enter();
             source.duplicate()?
         };
-        let queue = Arc::new(ByteQueue::new(most));
+        let queue = Arc::new(ByteQueue::new(most)?);
         let (reader, stopped) = (Arc::clone(&queue), CancellationToken::new());
         let guard = stopped.clone().drop_guard();
         tokio::spawn(async move {
@@ -139,7 +139,7 @@ impl BufferedSink {
             let _entered = thread.enter();
             sink.duplicate()?
         };
-        let queue = Arc::new(ByteQueue::new(most));
+        let queue = Arc::new(ByteQueue::new(most)?);
         let (writer, stopped) = (Arc::clone(&queue), CancellationToken::new());
         let guard = stopped.clone().drop_guard();
         let writing = tokio::spawn(async move {
@@ -253,13 +253,22 @@ struct QueueState {
 }
 
 impl ByteQueue {
-    fn new(most: u64) -> Self {
-        Self {
+    /// Returns an empty queue for up to so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the host has less memory.
+    fn new(most: u64) -> io::Result<Self> {
+        check_memory(
+            most,
+            &fs::read_to_string("/proc/meminfo").unwrap_or_default(),
+        )?;
+        Ok(Self {
             state: Mutex::default(),
             filled: AtomicWaker::new(),
             drained: AtomicWaker::new(),
             most: usize::try_from(most).unwrap_or(usize::MAX).max(1),
-        }
+        })
     }
 
     /// Copies as many of the bytes, of which there is one, as there is room for in a piece.
@@ -352,6 +361,26 @@ impl ByteQueue {
     }
 }
 
+/// Fails if a host with this `/proc/meminfo` has less than so many bytes of memory available: the kernel would end this
+/// process, or another one, when the buffer fills.
+fn check_memory(bytes: u64, meminfo: &str) -> io::Result<()> {
+    let mut lines = meminfo.lines();
+    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
+    let Some(kib) = kib.and_then(|kib| kib.trim().parse::<u64>().ok()) else {
+        return Ok(());
+    };
+    if bytes >> 10 <= kib {
+        return Ok(());
+    }
+    let text = format!(
+        "a buffer of {} MiB needs more memory than this host has available, {} MiB; give a smaller --buffer",
+        bytes >> 20,
+        kib >> 10
+    );
+    Err(io::Error::new(io::ErrorKind::OutOfMemory, text))
+}
+
 impl QueueState {
     fn check(&mut self) -> io::Result<()> {
         match self.failure.take() {
@@ -370,5 +399,67 @@ impl Drop for EndGuard {
         self.0.close();
         let why = io::Error::other("the thread of the buffer has ended");
         self.0.end(Err(why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_that_is_larger_than_the_memory_is_refused() {
+        let meminfo = "MemTotal:  2097152 kB\nMemAvailable:   1048576 kB\n";
+        check_memory(1 << 30, meminfo).unwrap();
+        check_memory(1 << 40, "").unwrap();
+        let error = check_memory((1 << 30) + (1 << 20), meminfo).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a buffer of 1025 MiB needs more memory than this host has available, 1024 MiB; give a smaller --buffer"
+        );
+    }
+
+    /// Small writes share a piece, and the memory of a piece is used again.
+    #[test]
+    fn the_memory_is_that_of_the_bytes() {
+        let cx = &Context::from_waker(std::task::Waker::noop());
+        let queue = ByteQueue::new(2 * PIECE_BYTES as u64).unwrap();
+        let mut pushed = 0;
+        while let Poll::Ready(count) = queue.poll_push(&[7; 100], cx) {
+            pushed += count.unwrap();
+        }
+        assert_eq!((pushed, queue.lock().pieces.len()), (2 * PIECE_BYTES, 2));
+        assert!(queue.poll_empty(cx).is_pending());
+        for left in [1, 0] {
+            let Poll::Ready(Ok(Some(piece))) = queue.poll_pop(cx) else {
+                panic!("there is a piece");
+            };
+            assert_eq!(piece.len(), PIECE_BYTES);
+            queue.give_back(piece);
+            assert_eq!(queue.lock().pieces.len(), left);
+        }
+        assert!(queue.poll_empty(cx).is_ready());
+        assert!(queue.poll_push(&[7], cx).is_ready());
+        let state = queue.lock();
+        assert_eq!((state.free.len(), state.pieces.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_queue_ends_for_both_sides() {
+        let cx = &Context::from_waker(std::task::Waker::noop());
+        let queue = ByteQueue::new(1 << 20).unwrap();
+        assert!(queue.poll_push(b"last", cx).is_ready());
+        queue.end(Ok(()));
+        queue.end(Err(io::ErrorKind::Other.into()));
+        assert!(matches!(queue.poll_pop(cx), Poll::Ready(Ok(Some(piece))) if piece == b"last"));
+        for _ in 0..2 {
+            assert!(matches!(queue.poll_pop(cx), Poll::Ready(Ok(None))));
+        }
+        queue.fail(io::ErrorKind::StorageFull.into());
+        let failed = queue.poll_push(b"more", cx);
+        assert!(
+            matches!(failed, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::StorageFull)
+        );
+        let failed = queue.poll_empty(cx);
+        assert!(matches!(failed, Poll::Ready(Err(_))));
     }
 }
