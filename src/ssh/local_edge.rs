@@ -327,7 +327,10 @@ async fn write_stdout(
         // The reader of our output has left. As with SIGPIPE in a shell, that ends the pipeline without a failure.
         Err(CarryError::Sink { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
             *reader_left = true;
-            stream.stop();
+            // The end may have been read already, into the buffer.
+            if stream.confirm().is_err() {
+                stream.stop();
+            }
             return Ok(());
         }
         Err(error) => return Err(EdgeError::from_carry(error, &name)),

@@ -324,12 +324,15 @@ impl QueueWriter {
                 .as_ref()
                 .map(|_| self.due.unwrap_or(now + INTERVAL));
             self.due = due;
-            let step = match (state.messages.pop_front(), &state.bar) {
-                (Some(message), _) => Some(WriteStep::Message(message)),
-                (None, None) => is_drawn.then_some(WriteStep::Clear),
-                (None, Some(lines)) => due
-                    .is_some_and(|due| due <= now)
-                    .then(|| WriteStep::Draw(Arc::clone(lines))),
+            let step = match state.bar.clone() {
+                None if is_drawn => Some(WriteStep::Clear),
+                bar => match (state.messages.pop_front(), bar) {
+                    (Some(message), _) => Some(WriteStep::Message(message)),
+                    (None, Some(lines)) if due.is_some_and(|due| due <= now) => {
+                        Some(WriteStep::Draw(lines))
+                    }
+                    (None, _) => None,
+                },
             };
             if let Some(step) = step {
                 if matches!(step, WriteStep::Draw(_)) {
@@ -565,6 +568,7 @@ mod tests {
             }
         }
         queue.set_bar(None);
+        queue.push("the last message\n".to_owned());
         let clearing = thread::spawn({
             let queue = queue.clone();
             move || queue.flush()
@@ -575,6 +579,8 @@ mod tests {
                 break;
             }
         }
+        permit.send(()).unwrap();
+        assert_eq!(texts.recv().unwrap(), "the last message\n");
         clearing.join().unwrap();
         assert_eq!(Arc::strong_count(&lines), 1);
     }

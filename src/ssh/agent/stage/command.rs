@@ -291,7 +291,8 @@ async fn write_input(
         }
         // The command closed its stdin early, or ended before it had read all of its input.
         Some(Err(EarlyEnd::Local(..))) | None => {
-            if !edge.first_fault.has_failed() {
+            // What is left in the buffer at the end of the input is lost, as what is left in a pipe.
+            if !edge.first_fault.has_failed() && edge.stream.confirm().is_err() {
                 edge.first_fault.input_stopped.set();
                 edge.stream.stop();
             }
