@@ -175,6 +175,51 @@ fn wrong_commands_get_a_sentence_that_helps() {
 }
 
 #[test]
+fn reports_for_programs_have_no_numbers_of_errors() {
+    let hosts = Hosts::new("");
+    fs::create_dir_all(hosts.path("h1", "")).unwrap();
+    let written = hosts.directory().join("report.json");
+    let file = written.display().to_string();
+    let lines: [(&str, &[&str]); 5] = [
+        ("rdpipe", &["--json", &file, "h1:< missing", "h1:cat"]),
+        ("rdcp", &["--json", "h1:missing", "h1:copy"]),
+        ("rdcat", &["--json", "h1:missing"]),
+        (
+            "rdperf",
+            &[
+                "--json", "--time", "0.1", "--runs", "1", "--read", "missing", "h1", "h2",
+            ],
+        ),
+        (
+            "rdsend",
+            &[
+                "--json",
+                "-i",
+                "missing",
+                "127.0.0.1",
+                "1",
+                "a key of some length",
+            ],
+        ),
+    ];
+    for (name, words) in lines {
+        let setup = match name {
+            "rdpipe" => hosts.rdpipe(words),
+            "rdcp" => hosts.rdcp(words),
+            "rdcat" => hosts.rdcat(words),
+            "rdperf" => hosts.rdperf(words),
+            _ => program(&built("rdsend"), "rdsend").args(words),
+        };
+        let end = setup.start().end();
+        assert_ne!(end.code(), 0, "{name}");
+        let written = fs::read_to_string(&written).unwrap_or_default();
+        let text = written + &String::from_utf8_lossy(&end.stdout) + &end.stderr;
+        assert!(text.contains("No such file or directory"), "{name}: {text}");
+        assert!(!text.contains("os error"), "{name}: {text}");
+    }
+}
+
+#[test]
 fn the_short_help_fits_a_terminal() {
     for name in [
         "rdcp",

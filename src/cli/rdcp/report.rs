@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::{
     Cipher, Transport,
     cli::shared::{
+        message::without_numbers,
         report::{amount, counted, decimal, rate},
         run::Exit,
     },
@@ -94,7 +95,7 @@ impl CopyLog {
         self.failures.push(FailureRow {
             host: host.to_owned(),
             path: escaped(path),
-            why: why.to_owned(),
+            why: without_numbers(why),
         });
     }
 
@@ -108,7 +109,7 @@ impl CopyLog {
     /// Adds a reason why the run ended early.
     pub(super) fn error(&mut self, text: String) {
         if self.errors.len() < MAX_TEXTS {
-            self.errors.push(text);
+            self.errors.push(without_numbers(&text));
         }
     }
 

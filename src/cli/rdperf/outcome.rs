@@ -20,7 +20,7 @@ use crate::{
             verdict::{self, verdict},
         },
         shared::{
-            message::{Console, print_lines, print_stdout, sentence},
+            message::{Console, print_lines, print_stdout, sentence, without_numbers},
             run::Exit,
             table::TextTable,
         },
@@ -145,6 +145,9 @@ impl RunOutcome {
             exit = Exit::Local;
         }
         self.document.errors.extend(unwritten);
+        for error in &mut self.document.errors {
+            *error = without_numbers(error);
+        }
         let exit = self.unwritten.unwrap_or(exit);
         self.document.exit = exit.code();
         let report = &context.args.report;

@@ -15,7 +15,7 @@ use crate::{
     cli::{
         args::RdpipeArgs,
         shared::{
-            message::{self, Console},
+            message::{self, Console, without_numbers},
             progress::width,
             report::{amount, decimal, rate},
             run::Exit,
@@ -49,7 +49,8 @@ pub(super) fn tell(
     for detail in &details {
         console.detail(detail);
     }
-    let table = Table::new(plan, summary, errors, elapsed);
+    let errors = errors.iter().map(|error| without_numbers(error));
+    let table = Table::new(plan, summary, errors.collect(), elapsed);
     let is_cut = !outcome.is_success() || outcome.signal.is_some();
     if args.report.verbose > 0 || (is_cut && table.has_run() && !args.report.quiet) {
         console.lines(&table.lines(columns()));
@@ -440,7 +441,7 @@ fn row(plan: &Plan, number: usize, end: &StageOutcome, verdict: Verdict, is_lost
             Verdict::Infrastructure if is_lost => "lost",
             Verdict::Infrastructure => "broken",
         },
-        fault: end.fault.as_ref().map(|fault| fault.text.clone()),
+        fault: end.fault.as_ref().map(|fault| without_numbers(&fault.text)),
         output_stopped: report.is_some_and(|report| report.output_stopped),
         input_stopped: report.is_some_and(|report| report.input_stopped),
         bytes_in,

@@ -504,7 +504,7 @@ pub(crate) fn unwritten_stdout(error: &io::Error, console: &Console) -> Exit {
 }
 
 /// Returns the text without the numbers of errors of the system, which the words before them explain.
-fn without_numbers(text: &str) -> String {
+pub(crate) fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {

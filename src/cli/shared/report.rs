@@ -1,9 +1,12 @@
 //! The messages at the start of a run, when a program listens, and the report at its end.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use super::{message::Console, run::Exit};
+use super::{
+    message::{Console, without_numbers},
+    run::Exit,
+};
 use crate::key::GeneratedKey;
 
 /// The report at the end of a run. A field is `None` if the run failed before its value was known.
@@ -31,6 +34,7 @@ pub(crate) struct Report {
     /// The reason why chunk size or depth are smaller than configured, if they are.
     pub(crate) smaller_pool_reason: Option<String>,
     /// The failure, in one sentence.
+    #[serde(serialize_with = "without_number")]
     pub(crate) error: Option<String>,
     /// The exit code of the program.
     pub(crate) exit: Exit,
@@ -201,6 +205,12 @@ pub(crate) fn decimal(bytes: f64) -> String {
 /// Formats a number of things: `one` is the noun for one of them, `many` for any other number.
 pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Serializes an error without the number that the system has for it.
+fn without_number<S: Serializer>(error: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    let plain = error.as_deref().map(without_numbers);
+    plain.serialize(serializer)
 }
 
 #[cfg(test)]
