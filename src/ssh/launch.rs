@@ -168,6 +168,17 @@ impl Launch {
         }
     }
 
+    /// Returns the command that starts a relay in place of an agent: ssh forwards nothing in its session. Ports that the
+    /// configuration of ssh forwards are bound already, in the session of the agent.
+    pub(crate) fn for_relay(mut self) -> Self {
+        if self.kind == LaunchKind::Ssh {
+            // ssh uses the first value of each option.
+            let own = RELAY_OPTIONS.map(OsString::from);
+            self.argv.splice(1..1, own);
+        }
+        self
+    }
+
     /// Returns the program that is started.
     pub(crate) fn program(&self) -> &OsStr {
         &self.argv[0]
@@ -200,6 +211,13 @@ const SSH_OPTIONS: [&str; 9] = [
     "-oForwardAgent=no",
     "-oPermitLocalCommand=no",
     "-oRemoteCommand=none",
+];
+
+/// The options of ssh for a relay.
+const RELAY_OPTIONS: [&str; 3] = [
+    "-oClearAllForwardings=yes",
+    "-oForwardX11=no",
+    "-oForwardAgent=no",
 ];
 
 /// How long the process may still run after it has closed its stdout. Then it is killed.
@@ -435,6 +453,24 @@ mod tests {
         assert_eq!(lines.finish(), None);
         assert!(lines.feed(b"rest").is_empty());
         assert_eq!(lines.finish().as_deref(), Some("rest"));
+    }
+
+    #[test]
+    fn ssh_forwards_nothing_for_a_relay() {
+        let place = StageHost::Host {
+            destination: "me@fs1".to_owned(),
+            host: "fs1".to_owned(),
+        };
+        let remote = Remote {
+            ssh_options: vec!["-oClearAllForwardings=no".to_owned()],
+            ..Remote::default()
+        };
+        let words = |launch: Launch| launch.for_relay().argv;
+        let argv = words(remote.launch(&place, Path::new("/own")).unwrap());
+        assert_eq!(argv[..2], ["ssh", "-oClearAllForwardings=yes"]);
+        assert_eq!(argv[argv.len() - 2..], ["me@fs1", "sh"]);
+        let own = words(remote.launch(&StageHost::Here, Path::new("/own")).unwrap());
+        assert_eq!(own, ["/own", "--agent"]);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl RelayTerms {
             lines: Arc::clone(&self.room),
             messages: Arc::new(Semaphore::new(ROOM_KIB)),
         };
-        AgentSession::open_relay(launch, ends, self.silence, room, events)
+        AgentSession::open_relay(launch.for_relay(), ends, self.silence, room, events)
     }
 }
 

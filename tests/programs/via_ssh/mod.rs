@@ -11,7 +11,7 @@ use std::{
 use crate::{
     measuring::checks::{lacks_firewall, swallow},
     support::programs::{
-        End, eventually,
+        End, built, eventually,
         hosts::{GONE, Network, Outcome, text},
         patience,
     },
@@ -141,6 +141,27 @@ fn a_tunnel_goes_through_ssh_where_no_port_is_open() {
     running.signal(rustix::process::Signal::TERM);
     let end = running.end();
     network.assert_empty_but(end.at, GONE, |process| process.line.contains("socat"));
+}
+
+#[test]
+fn a_command_of_rdsh_goes_through_ssh_where_no_port_is_open() {
+    let Some(network) = closed(1) else {
+        return;
+    };
+    let config = network.own("ssh_config");
+    let rdsh = network
+        .program(&built("rdsh"), "rdsh")
+        .arg("-F")
+        .arg(config);
+    let end = rdsh
+        .args(["h1", "seq 100000; echo said >&2; exit 3"])
+        .start()
+        .end();
+    let text = end.exits(3);
+    assert!(text.contains("said"), "{text}");
+    let lines = String::from_utf8_lossy(&end.stdout).lines().count();
+    assert_eq!(lines, 100_000, "{text}");
+    network.assert_empty(end.at, GONE);
 }
 
 #[test]
