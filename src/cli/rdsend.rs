@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, ValueHint};
 
 use super::{
     args::{KeySource, or_exit},
@@ -104,7 +104,7 @@ async fn give(args: &RdsendArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
 )]
 pub(crate) struct RdsendArgs {
     /// Host where rdrecv listens: a name, an IPv4 or an IPv6 address
-    #[arg(value_name = "HOST", value_parser = hosts::host)]
+    #[arg(value_name = "HOST", value_hint = ValueHint::Hostname, value_parser = hosts::host)]
     pub(crate) host: String,
 
     /// TCP port where rdrecv listens

@@ -71,6 +71,16 @@ fn an_option_has_the_same_name_and_meaning_in_every_program() {
 }
 
 #[test]
+fn shells_complete_the_names_of_hosts() {
+    for program in crate::cli::commands() {
+        let wanted = ["rdsend", "rdperf", "rdforward"].contains(&program.get_name());
+        let mut hints = program.get_positionals().map(clap::Arg::get_value_hint);
+        let has_hint = hints.any(|hint| hint == clap::ValueHint::Hostname);
+        assert!(has_hint || !wanted, "{}", program.get_name());
+    }
+}
+
+#[test]
 fn clap_accepts_the_definitions() {
     RdrecvArgs::command().debug_assert();
     RdsendArgs::command().debug_assert();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{
-    ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint,
     builder::{OsStringValueParser, TypedValueParser},
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct RdforwardArgs {
     pub(crate) form: Option<ForwardForm>,
 
     /// The other host. A ticket is a secret, so the operands appear in no message.
-    #[arg(value_name = "HOST", value_parser = OsStringValueParser::new().map(Secret::new), help = help::FORWARD_OPERAND)]
+    #[arg(value_name = "HOST", value_hint = ValueHint::Hostname, value_parser = OsStringValueParser::new().map(Secret::new), help = help::FORWARD_OPERAND)]
     #[arg(conflicts_with_all = ["listen", "ticket_file"])]
     pub(crate) operands: Vec<Secret>,
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{
-    ArgAction, Args, Parser, ValueEnum,
+    ArgAction, Args, Parser, ValueEnum, ValueHint,
     builder::{OsStringValueParser, TypedValueParser},
 };
 
@@ -60,7 +60,7 @@ const DEFAULT_THRESHOLD: f64 = 5.0;
 pub(crate) struct RdperfArgs {
     /// The hosts, a ticket, `diff` and two reports, or `draw` and a report. A ticket is a secret, so the operands
     /// appear in no message.
-    #[arg(value_name = "HOST", value_parser = OsStringValueParser::new().map(Secret::new), help = help::PERF_OPERAND)]
+    #[arg(value_name = "HOST", value_hint = ValueHint::Hostname, value_parser = OsStringValueParser::new().map(Secret::new), help = help::PERF_OPERAND)]
     #[arg(conflicts_with_all = ["listen", "ticket_file"])]
     pub(crate) operands: Vec<Secret>,
 
