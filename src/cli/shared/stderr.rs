@@ -392,12 +392,13 @@ const CLEAR: &str = "\r\x1b[J";
 /// Returns what draws lines in place of those that were drawn before, as many as a terminal of `rows` rows has room for.
 fn block(mut lines: Vec<String>, rows: usize) -> String {
     lines.truncate(rows.saturating_sub(1).max(1));
-    let text = lines.join("\n");
+    // Each line is erased by itself: a terminal may keep what is erased from its first row on.
+    let text = lines.join("\n\x1b[2K");
     let back = match lines.len() {
         0 | 1 => String::new(),
         count => format!("\x1b[{}A", count - 1),
     };
-    format!("{CLEAR}{text}\r{back}")
+    format!("\r\x1b[2K{text}\x1b[J\r{back}")
 }
 
 /// Returns the columns and rows of the terminal; those of a usual one if it does not say them.
@@ -552,7 +553,7 @@ mod tests {
             vec!["one".to_owned(), "two".to_owned()]
         });
         queue.set_bar(Some(Arc::clone(&lines)));
-        let drawn = "\r\x1b[Jone\ntwo\r\x1b[1A";
+        let drawn = "\r\x1b[2Kone\n\x1b[2Ktwo\x1b[J\r\x1b[1A";
         for _ in 0..2 {
             looks.recv().unwrap();
             permit.send(()).unwrap();
@@ -588,7 +589,7 @@ mod tests {
     #[test]
     fn a_terminal_with_few_rows_gets_fewer_lines() {
         let lines = |count: usize| (0..count).map(|line| line.to_string()).collect();
-        assert_eq!(block(lines(9), 3), "\r\x1b[J0\n1\r\x1b[1A");
-        assert_eq!(block(lines(1), 1), "\r\x1b[J0\r");
+        assert_eq!(block(lines(9), 3), "\r\x1b[2K0\n\x1b[2K1\x1b[J\r\x1b[1A");
+        assert_eq!(block(lines(1), 1), "\r\x1b[2K0\x1b[J\r");
     }
 }
