@@ -66,7 +66,7 @@ pub struct StreamConfig {
     pub copy_received: bool,
     /// The direction in which bytes travel.
     pub direction: Direction,
-    /// The number of rails of a stream over TCP.
+    /// The number of rails of a stream.
     pub rails: Rails,
     /// What happens when a stream is dropped before its [`shutdown`](tokio::io::AsyncWriteExt::shutdown) has completed.
     pub on_drop: OnDrop,

@@ -51,8 +51,8 @@ pub(crate) struct StreamOptions {
     #[arg(long, value_name = "N", value_parser = depth)]
     pub(crate) depth: Option<usize>,
 
-    /// Carry each stream over so many TCP connections, each with threads at both ends, 1 to 32 [default: half of the
-    /// processors of the host with fewer, at most 8; 1 for copies, tunnels and measurements]
+    /// Carry each stream over so many connections or queue pairs, each with threads at both ends, 1 to 32 [default: half
+    /// of the processors of the host with fewer, at most 8; 1 for copies, tunnels and measurements]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u8>::new().range(1..=MOST_RAILS.into()))]
     pub(crate) rails: Option<u8>,
 

@@ -1,6 +1,12 @@
 //! Copies over RDMA that succeed, by rdsend and rdrecv, and by rdcat with a ticket: every byte arrives, and `-v` names
 //! the device and the port.
 
+use std::{
+    io::{Read, Write},
+    process::Stdio,
+    thread,
+};
+
 use crate::support::programs::{
     Place, lacks_rdma, random_bytes,
     rdcat::{exchange, pair},
@@ -46,6 +52,48 @@ fn verbose_names_device_port_and_gid() {
         assert!(kinds.iter().any(|kind| way.contains(kind)), "{way}");
         assert!(text.contains("Chunks of 65536 bytes, 5 at once"), "{text}");
     }
+}
+
+/// Each rail reads and writes its part of a file on its thread.
+#[test]
+fn rails_carry_a_file_over_rdma() {
+    if lacks_rdma() {
+        return;
+    }
+    let place = Place::new();
+    let data = random_bytes((21 << 20) + 77);
+    let input = place.file("in", &data);
+    let options = "--transport rdma --rails 4 --chunk 128K --encrypt always -v";
+    let receiver = receiver(format!("{options} -o {}", place.old())).start();
+    let sender = sender(receiver.port(), options).arg(input).start();
+    for end in [sender.end(), receiver.end()] {
+        let text = end.exits(0);
+        assert!(text.contains(", 4 rails, "), "{text}");
+    }
+    assert!(place.read("old") == data);
+}
+
+/// The rails take turns to read the input of a pipe, and to write to one.
+#[test]
+fn rails_carry_pipes_over_rdma() {
+    if lacks_rdma() {
+        return;
+    }
+    let data = random_bytes((9 << 20) + 5);
+    let options = "--transport rdma --rails 3 --chunk 64K";
+    let mut receiver = receiver(options).stdout(Stdio::piped()).start_raw();
+    let mut sender = sender(receiver.port(), options)
+        .stdin(Stdio::piped())
+        .start();
+    let (mut stdin, mut stdout) = (sender.stdin(), receiver.take_stdout());
+    let sent = data.clone();
+    let writing = thread::spawn(move || stdin.write_all(&sent).unwrap());
+    let mut arrived = Vec::new();
+    stdout.read_to_end(&mut arrived).unwrap();
+    writing.join().unwrap();
+    assert!(arrived == data);
+    sender.end().exits(0);
+    receiver.end().exits(0);
 }
 
 #[test]

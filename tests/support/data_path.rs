@@ -32,6 +32,10 @@ pub(crate) enum DataPath {
     Rdma,
     /// RDMA without an express path, and with a renewal of the link after every few chunks.
     RenewedRdma,
+    /// Three rails of RDMA, with a renewal of each link after every few chunks.
+    RdmaRails,
+    /// Eight rails of RDMA.
+    ManyRdmaRails,
     /// RDMA with an express path, and renewals.
     ExpressRdma,
     /// RDMA with an express path for two small frames at a time, and renewals.
@@ -49,7 +53,7 @@ impl DataPath {
             Self::Tcp | Self::FlippedTcp | Self::PlainTcp | Self::TwoRails | Self::FiveRails => {
                 None
             }
-            Self::Rdma | Self::RenewedRdma => super::missing_rdma(),
+            Self::Rdma | Self::RenewedRdma | Self::RdmaRails => super::missing_rdma(),
             // Each of them takes minutes.
             _ if !super::is_full() => Some("only with scripts/test --full".to_owned()),
             _ => super::missing_rdma(),
@@ -72,7 +76,10 @@ impl DataPath {
             // A test that sets the size and number of chunks means those of the data path under test.
             (config.rdma.chunk_bytes, config.rdma.depth) = (config.chunk_bytes, config.depth);
             config.rdma.renew_after = match self {
-                Self::RenewedRdma | Self::ExpressRdma | Self::NarrowExpressRdma => 7,
+                Self::RenewedRdma
+                | Self::RdmaRails
+                | Self::ExpressRdma
+                | Self::NarrowExpressRdma => 7,
                 _ => config.rdma.renew_after,
             };
             config.rdma.small_frames = match self {
@@ -126,6 +133,8 @@ impl DataPath {
         ensure!(ends.0.transport() == transport, "it was to be {transport}");
         let is_encrypted = dialer.encryption == Encryption::Always;
         ensure!(ends.0.cipher().is_some() == is_encrypted, "the cipher");
+        let rails = ends.0.rails();
+        ensure!(rails as u64 == self.rails(), "it has {rails} rails");
         Ok(ends)
     }
 
@@ -133,7 +142,9 @@ impl DataPath {
     fn rails(self) -> u64 {
         match self {
             Self::TwoRails => 2,
+            Self::RdmaRails => 3,
             Self::FiveRails => 5,
+            Self::ManyRdmaRails => 8,
             _ => 1,
         }
     }
@@ -144,9 +155,13 @@ impl DataPath {
     }
 
     /// Returns the number of bytes that fit between two ends while the second does not read, with small pools: those
-    /// of the receive pools, the chunk that waits for credit at the first rail, and two at each other.
+    /// of the receive pools, the chunk that waits for credit at the first rail, and those for which each other has slots.
     pub(crate) fn full(self) -> u64 {
-        self.pool() + CHUNK + 2 * CHUNK * (self.rails() - 1)
+        let sending = match self.policy() {
+            TransportPolicy::Tcp => 2 * CHUNK,
+            _ => POOL - CHUNK,
+        };
+        self.pool() + CHUNK + sending * (self.rails() - 1)
     }
 
     fn policy(self) -> TransportPolicy {

@@ -195,8 +195,8 @@ pub(crate) struct Negotiated {
 
 /// What carries the data of a stream.
 pub(crate) enum DataCarrier {
-    /// A queue pair that a frame has crossed.
-    Rdma(Box<rdma::Established>),
+    /// Queue pairs that a frame has crossed, one for each rail.
+    Rdma(Vec<rdma::Established>),
     /// TCP connections beside that of the messages.
     Tcp {
         /// The connections, one for each rail.
@@ -257,17 +257,17 @@ impl LocalTransports {
     }
 
     /// Proposes pairs of ports, as the acceptor. The error says why there are none, and at which host.
-    fn propose(&self, host: &str, theirs: &Hello) -> Result<Vec<u8>, String> {
+    fn propose(&self, host: &str, theirs: &Hello, rails: usize) -> Result<Vec<u8>, String> {
         match (&self.rdma, &theirs.rdma) {
             (Ok(ours), Ok(offer)) => ours
-                .propose(offer)
+                .propose(offer, rails)
                 .map_err(|reason| format!("{host}: {reason}")),
             (Err(none), _) => Err(format!("{host}: {}", none.reason)),
             (_, Err(reason)) => Err(format!("{}: {reason}", theirs.terms.host)),
         }
     }
 
-    /// Makes a queue pair over one of the proposed pairs. The inner error says why there is none.
+    /// Makes the queue pairs of the rails over the proposed pairs of ports. The inner error says why there is none.
     async fn establish(
         &self,
         control: &mut Control,
@@ -275,7 +275,7 @@ impl LocalTransports {
         role: Role,
         agreement: &Agreement,
         seal: &StreamSeal,
-    ) -> Result<Result<rdma::Established, String>, HandshakeFault> {
+    ) -> Result<Result<Vec<rdma::Established>, String>, HandshakeFault> {
         match (&self.rdma, proposal) {
             (_, Err(reason)) => Ok(Err(reason)),
             (Ok(ours), Ok(proposal)) => {
@@ -346,7 +346,7 @@ where
         .establish(&mut control, proposal, Role::Dialer, &agreement, &seal)
         .await?
     {
-        Ok(established) => DataCarrier::Rdma(Box::new(established)),
+        Ok(established) => DataCarrier::Rdma(established),
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
             let tokens = rail_tokens(&welcome.token, &agreement);
@@ -520,7 +520,7 @@ where
         LocalTransports::detect(config),
     );
     let agreement = message::agree(&terms, &hello.terms)?;
-    let proposal = transports.propose(&terms.host, hello);
+    let proposal = transports.propose(&terms.host, hello, agreement.rails);
     if let Err(reason) = &proposal {
         fall_back(config.transport, hello.transport, reason.clone())?;
     }
@@ -538,7 +538,7 @@ where
         .establish(control, proposal, Role::Acceptor, &agreement, &seal)
         .await?
     {
-        Ok(established) => Ok((DataCarrier::Rdma(Box::new(established)), agreement, seal)),
+        Ok(established) => Ok((DataCarrier::Rdma(established), agreement, seal)),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
             let sockets = bring_data(control, data).await?;

@@ -69,7 +69,7 @@ impl Stream {
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
         let rails = match &data {
             DataCarrier::Tcp { sockets, .. } => sockets.len(),
-            DataCarrier::Rdma(_) => 1,
+            DataCarrier::Rdma(links) => links.len(),
         };
         let state = State::with_rails(peer.clone(), agreement.direction, 2, rails);
         state.set_on_drop(config.on_drop);
@@ -105,10 +105,9 @@ impl Stream {
                 let started = start_tcp(sockets, &agreement, &state, &seal, config, &span);
                 started.map_err(io_failed)?
             }
-            DataCarrier::Rdma(established) => {
-                info.describe_rdma(&established);
-                let halves = start_rdma(*established, &state, &seal, config, &span);
-                (halves, Vec::new())
+            DataCarrier::Rdma(links) => {
+                info.describe_rdma(&links);
+                start_rdma(links, &state, &seal, config, &span)
             }
         };
         span.record("transport", tracing::field::display(info.transport));
@@ -168,38 +167,51 @@ fn start_tcp(
     Ok(((send, recv), others))
 }
 
-/// Makes the halves of a stream over RDMA, and starts the task that renews its link.
+/// Makes the halves of a stream over RDMA, and the rails beside the first one, and starts the tasks that renew their
+/// links.
 fn start_rdma(
-    mut established: rdma::Established,
+    mut links: Vec<rdma::Established>,
     state: &Arc<State>,
     seal: &StreamSeal,
     config: &StreamConfig,
     span: &Span,
-) -> (SendEither, RecvEither) {
-    let state = RailState::new(state, 0);
-    state.set_peer_slots(established.peer_slots());
-    let (paths, depth) = (established.paths(&state), established.depth());
-    let shared = share::<Rdma>(
-        state,
-        paths,
-        (SendPart::Only, ReceivePart::Only),
-        depth,
-        seal,
-        config,
-    );
-    let patience = config.timeout.min(LONGEST_LIMIT);
-    let renewing = established.renew(Arc::clone(&shared), patience);
-    tokio::spawn(renewing.instrument(span.clone()));
-    let (send, recv) = halves(shared, span, None);
-    (Either::Rdma(send), Either::Rdma(recv))
+) -> ((SendEither, RecvEither), Vec<Rail>) {
+    rdma::Established::watch(&mut links, state);
+    let parts = rail_parts::<Rdma>(links.len());
+    let start = |(number, (mut link, parts)): (usize, (rdma::Established, _))| {
+        let thread = link.thread();
+        let _context = thread.as_ref().map(CarryThread::enter);
+        let state = RailState::new(state, number);
+        state.set_peer_slots(link.peer_slots());
+        let (paths, depth) = (link.paths(&state), link.depth());
+        let seal = seal.of_rail(u32::try_from(number).unwrap_or(u32::MAX));
+        let shared = share::<Rdma>(state, paths, parts, depth, &seal, config);
+        let patience = config.timeout.min(LONGEST_LIMIT);
+        let renewing = link.renew(Arc::clone(&shared), patience);
+        tokio::spawn(renewing.instrument(span.clone()));
+        let (send, recv) = halves(shared, span, thread.clone());
+        ((Either::Rdma(send), Either::Rdma(recv)), thread)
+    };
+    let mut rails = links.into_iter().zip(parts).enumerate().map(start);
+    let (first, _) = rails.next().expect("a stream has a rail");
+    let others = rails.filter_map(|((send, recv), thread)| {
+        let thread = thread?;
+        Some(Rail { thread, send, recv })
+    });
+    (first, others.collect())
 }
 
 impl StreamInfo {
-    /// Records what an RDMA link says of itself.
-    fn describe_rdma(&mut self, established: &rdma::Established) {
-        (self.transport, self.reason) = (Transport::Rdma, established.name());
-        self.smaller_pool_reason = established.smaller_pool_reason();
-        (self.chunk_bytes, self.depth) = (established.chunk_bytes(), established.depth() as usize);
+    /// Records what the RDMA links say of themselves.
+    fn describe_rdma(&mut self, links: &[rdma::Established]) {
+        let names: Vec<String> = links.iter().map(rdma::Established::name).collect();
+        let distinct = names.iter().enumerate();
+        let distinct = distinct.filter(|(at, name)| !names[..*at].contains(name));
+        let distinct: Vec<&str> = distinct.map(|(_, name)| &**name).collect();
+        (self.transport, self.reason) = (Transport::Rdma, distinct.join(" and "));
+        let Some(first) = links.first() else { return };
+        self.smaller_pool_reason = first.smaller_pool_reason();
+        (self.chunk_bytes, self.depth) = (first.chunk_bytes(), first.depth() as usize);
     }
 }
 

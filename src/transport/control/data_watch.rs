@@ -39,6 +39,8 @@
 //! | TCP | bytes that the socket has accepted, headers included | bytes that were read from the socket |
 //! | RDMA | the offset up to which writes have completed | the offset up to which frames have arrived |
 //!
+//! With several rails both are sums over the rails.
+//!
 //! The receiving end judges: only it can distinguish bytes that have not arrived from bytes that it has not read. The
 //! [watch](super::data_watch) only detects that the counts stand still; the [data path](StalledPath) says whether that
 //! is a fault.
@@ -253,7 +255,7 @@ impl DataProgress {
     }
 
     /// Records that `bytes` in all have been received.
-    #[cfg(any(test, feature = "rdma"))]
+    #[cfg(test)]
     pub(crate) fn set_received(&self, bytes: u64) {
         self.received.store(bytes, Relaxed);
     }

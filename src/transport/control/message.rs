@@ -67,7 +67,12 @@ pub(crate) enum Message {
     /// This end has finished without failure. No message follows.
     Bye,
     /// One step towards a queue pair: this end's part of it, or the reason why this end cannot make it.
-    Step(Result<Vec<u8>, String>),
+    Step {
+        /// The rail whose link is replaced; 0 while the stream is made, when a step is for all rails.
+        rail: u8,
+        /// The part, or the reason.
+        step: Result<Vec<u8>, String>,
+    },
 }
 
 /// The dialer's offer.
@@ -228,7 +233,7 @@ impl Message {
                 terms.clean();
                 clean(rdma);
             }
-            Self::Step(step) => clean(step),
+            Self::Step { step, .. } => clean(step),
             Self::Abort { reason, .. } => *reason = printable(reason),
             // Each message is named, so that the compiler asks whether a new one holds text.
             Self::Ready
@@ -303,6 +308,12 @@ pub(crate) fn local_terms(config: &StreamConfig, is_local: bool) -> Terms {
         },
         rails: RailTerms::new(config.rails, depth),
     }
+}
+
+/// Returns the largest number of rails that an end with these settings can have.
+#[cfg(feature = "rdma")]
+pub(crate) fn most_rails(config: &StreamConfig) -> u8 {
+    RailTerms::new(config.rails, config.depth).most
 }
 
 /// Derives the agreement from this end's and the peer's terms. Both ends derive the same.

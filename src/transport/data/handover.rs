@@ -54,6 +54,17 @@ impl<S> SendHandover<S> {
         std::mem::take(&mut self.0.lock().filled)
     }
 
+    /// Drops the slots that the user has not taken, and does this to those of the chunks for the rail.
+    #[cfg(feature = "rdma")]
+    pub(super) fn leave_pool(&self, keep: impl Fn(&mut S)) {
+        let mut queues = self.0.lock();
+        queues.empty.clear();
+        queues
+            .filled
+            .iter_mut()
+            .for_each(|chunk| keep(&mut chunk.slot));
+    }
+
     /// The waker of the rail's steward.
     pub(super) fn rail(&self) -> &AtomicWaker {
         &self.0.rail
@@ -98,6 +109,16 @@ impl<S> ReceiveHandover<S> {
     /// Returns true if the user has not taken all chunks.
     pub(super) fn has_chunks(&self) -> bool {
         !self.0.lock().chunks.is_empty()
+    }
+
+    /// Does this to the slots of the chunks that the user has not taken.
+    #[cfg(feature = "rdma")]
+    pub(super) fn leave_pool(&self, keep: impl Fn(&mut S)) {
+        let mut queues = self.0.lock();
+        queues
+            .chunks
+            .iter_mut()
+            .for_each(|chunk| keep(&mut chunk.slot));
     }
 
     /// Gives a chunk that was read back to the rail, and wakes its steward.

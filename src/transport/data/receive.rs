@@ -298,6 +298,10 @@ impl<P: ReceivePath> SharedReceiver<P> {
     /// Grants every slot, at the start of the stream.
     pub(crate) fn grant_all(&self, state: &RailState) {
         self.lock().grant(state);
+        // Before the grant the steward had nothing to wait for.
+        if let Some(handover) = &self.handover {
+            handover.rail().wake();
+        }
     }
 
     /// Drives the frame receiver in place of the user, and wakes the user after progress.
@@ -609,6 +613,16 @@ fn connection_lost(state: &RailState, error: io::Error) {
 }
 
 #[cfg(feature = "rdma")]
+impl<P: ReceivePath> SharedReceiver<P> {
+    /// Does this to the slots of the chunks that this rail has handed to the user: their pool is gone.
+    pub(crate) fn leave_pool(&self, keep: impl Fn(&mut P::Slot)) {
+        if let Some(handover) = &self.handover {
+            handover.leave_pool(keep);
+        }
+    }
+}
+
+#[cfg(feature = "rdma")]
 impl<P: ReceivePath> super::slots::Renewable for FrameReceiver<P> {
     type Path = P;
     type Slot = P::Slot;
@@ -623,9 +637,15 @@ impl<P: ReceivePath> super::slots::Renewable for FrameReceiver<P> {
 /// What the renewal of a link asks.
 #[cfg(feature = "rdma")]
 impl<P: ReceivePath> FrameReceiver<P> {
-    /// Takes every frame that has arrived.
+    /// Takes every frame that has arrived. The user of another rail's chunks gets them at once: the peer may leave before
+    /// there is a new link.
     pub(crate) fn take_all(&mut self, state: &RailState, cx: &mut Context<'_>) {
         self.receive_frames(state, cx, usize::MAX);
+        if let ReceivePart::Other(handover) = &self.part {
+            if handover.deliver(&mut self.ready) {
+                state.wake_receiving_user();
+            }
+        }
     }
 
     /// Takes the frames that have arrived without a report of the device.

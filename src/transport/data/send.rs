@@ -434,7 +434,7 @@ impl<P: SendPath> SharedSender<P> {
             sender.sealed.extend(filled);
             let _ = sender.poll_posted_as(state, cx, false, WhenNoRoom::UseCredit);
             let mut has_progress = before != sender.progress();
-            while let Some(slot) = sender.path.acquire() {
+            while let Some(slot) = sender.path.acquire_ahead() {
                 handover.put_empty(slot);
                 has_progress = true;
             }
@@ -644,7 +644,10 @@ impl<P: SendPath> FrameSender<P> {
             }
             SendPart::First(_) if is_behind => None,
             SendPart::Only | SendPart::First(_) => own(),
-            SendPart::Other(handover) => handover.take_empty().map(FillingSlot::new).or_else(own),
+            SendPart::Other(handover) => {
+                let slot = handover.take_empty().or_else(|| path.acquire_ahead());
+                slot.map(FillingSlot::new)
+            }
         }
     }
 
@@ -733,13 +736,27 @@ impl<P: SendPath> FrameSender<P> {
 }
 
 #[cfg(feature = "rdma")]
+impl<P: SendPath> SharedSender<P> {
+    /// Does this to the slots of the chunks that the user has handed to this rail: their pool is gone.
+    pub(crate) fn leave_pool(&self, keep: impl Fn(&mut P::Slot)) {
+        if let Some(handover) = &self.handover {
+            handover.leave_pool(keep);
+        }
+    }
+}
+
+#[cfg(feature = "rdma")]
 impl<P: SendPath> super::slots::Renewable for FrameSender<P> {
     type Path = P;
     type Slot = P::Slot;
 
     /// Keeps the chunks that the path has not been given.
     fn path_and_kept(&mut self) -> (&mut P, impl Iterator<Item = &mut P::Slot>) {
-        let chunks = self.sealed.iter_mut().chain(&mut self.filling);
+        let filling = self
+            .filling
+            .iter_mut()
+            .filter(|filling| filling.rail() == 0);
+        let chunks = self.sealed.iter_mut().chain(filling);
         (&mut self.path, chunks.map(|filling| &mut filling.slot))
     }
 }

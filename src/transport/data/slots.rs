@@ -83,6 +83,11 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
         self.acquire()
     }
 
+    /// Takes a free slot for a user that will fill it at some time, of which it may have several.
+    fn acquire_ahead(&mut self) -> Option<Self::Slot> {
+        self.acquire()
+    }
+
     /// Takes a free slot that the user may keep for long.
     fn acquire_to_lend(&mut self) -> Option<Self::Slot>;
 

@@ -11,7 +11,11 @@ use std::{
 pub(crate) use super::data::slots::Unavailable;
 use super::{
     control::{
-        connection::Control, message::Agreement, noise::Role, seal::StreamSeal, state::RailState,
+        connection::Control,
+        message::Agreement,
+        noise::Role,
+        seal::StreamSeal,
+        state::{RailState, State},
     },
     data::{
         frame::Header,
@@ -19,7 +23,9 @@ use super::{
         steward::Shared,
     },
 };
-use crate::{DeviceFault, Error, HandshakeFault, StreamConfig, TransportPolicy};
+use crate::{
+    DeviceFault, Error, HandshakeFault, StreamConfig, TransportPolicy, threads::CarryThread,
+};
 
 /// The RDMA ports of this end: none.
 pub(crate) enum LocalPorts {}
@@ -123,6 +129,14 @@ impl Established {
         match *self {}
     }
 
+    /// The thread of the rail.
+    pub(crate) fn thread(&self) -> Option<CarryThread> {
+        match *self {}
+    }
+
+    /// Has the watch over the data path ask these links.
+    pub(crate) fn watch(_links: &mut [Self], _state: &Arc<State>) {}
+
     /// The payload of a chunk, in bytes.
     pub(crate) fn chunk_bytes(&self) -> usize {
         match *self {}
@@ -177,7 +191,7 @@ impl LocalPorts {
     }
 
     /// Proposes pairs of ports.
-    pub(crate) fn propose(&self, _theirs: &[u8]) -> Result<Vec<u8>, String> {
+    pub(crate) fn propose(&self, _theirs: &[u8], _rails: usize) -> Result<Vec<u8>, String> {
         match *self {}
     }
 
@@ -190,7 +204,7 @@ impl LocalPorts {
         _role: Role,
         _agreement: &Agreement,
         _seal: &StreamSeal,
-    ) -> Result<Result<Established, String>, HandshakeFault> {
+    ) -> Result<Result<Vec<Established>, String>, HandshakeFault> {
         match *self {}
     }
 }

@@ -32,7 +32,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{SinkExt, StreamExt};
+use futures::{SinkExt, StreamExt, future::try_join_all};
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
@@ -46,20 +46,21 @@ use crate::{
     faults::{self, Faults},
     host::host_name,
     running_time::within_running_time,
+    threads::CarryThread,
     transport::{
         control::{
             connection::{Control, closed},
-            message::{Agreement, Message},
+            message::{self, Agreement, Message},
             noise::Role,
             seal::StreamSeal,
-            state::RailState,
+            state::{RailState, State},
         },
         data::steward::Shared,
         rdma::{
             Rdma, Unavailable,
             express::queue::RingLayout,
             link::Posting,
-            link_setup::{ConnectedLink, LinkOffer, LinkPlan, LiveLink},
+            link_setup::{ConnectedLink, LinkOffer, LinkPlan, LiveLink, UnconnectedLink},
             memlock::{Memlock, fit, why_smaller},
             nudge::Nudge,
             ports::{
@@ -100,11 +101,11 @@ impl ProofBudget {
     /// Runs `work` within the share of one pair of ports. An error names the host and the port.
     async fn within<T>(
         &mut self,
-        plan: &LinkPlan,
+        link: &LinkName,
         work: impl Future<Output = Result<T, String>>,
     ) -> Result<T, String> {
         let (began, limit) = (Instant::now(), self.left / self.share);
-        let LinkPlan { name, remedy, .. } = plan;
+        let LinkName { name, remedy } = link;
         let late = || {
             let seconds = limit.as_secs_f32();
             let text = format!("nothing crossed the queue pair within {seconds:.1} s ({remedy})");
@@ -116,38 +117,100 @@ impl ProofBudget {
     }
 }
 
-/// Makes one queue pair and proves it, in steps with the peer. The inner error is the reason why it failed; both ends
-/// know it.
+/// What is said of a link that fails.
+struct LinkName {
+    name: String,
+    remedy: &'static str,
+}
+
+impl LinkName {
+    fn of(plan: &LinkPlan) -> Self {
+        Self {
+            name: plan.name.clone(),
+            remedy: plan.remedy,
+        }
+    }
+}
+
+/// A rail whose link was proved.
+struct ProvedRail {
+    plan: LinkPlan,
+    link: ConnectedLink,
+    /// The thread of each rail but the first, in whose runtime its completions are polled.
+    thread: Option<CarryThread>,
+}
+
+/// A rail whose queue pair is not connected yet.
+struct OpenedRail {
+    plan: LinkPlan,
+    link: UnconnectedLink,
+    thread: Option<CarryThread>,
+}
+
+/// Makes a queue pair for each rail, the first one first.
+fn open_rails(plans: Vec<LinkPlan>) -> Result<Vec<OpenedRail>, String> {
+    let open = |(number, plan): (usize, LinkPlan)| {
+        let thread = (number > 0).then(|| CarryThread::start("rail"));
+        let thread = thread.transpose().map_err(|error| error.to_string())?;
+        let link = {
+            let _context = thread.as_ref().map(CarryThread::enter);
+            plan.open(0, true)?
+        };
+        Ok(OpenedRail { plan, link, thread })
+    };
+    plans.into_iter().enumerate().map(open).collect()
+}
+
+/// Makes one queue pair for each rail and proves them, in steps with the peer. The inner error is the reason why that
+/// failed; both ends know it.
 async fn attempt(
     control: &mut Control,
-    plan: Result<LinkPlan, String>,
+    plans: Result<Vec<LinkPlan>, String>,
     budget: &mut ProofBudget,
-) -> Result<Result<(LinkPlan, ConnectedLink), String>, HandshakeFault> {
-    let opened = plan.and_then(|plan| Ok((plan.open(0, true)?, plan)));
+) -> Result<Result<Vec<ProvedRail>, String>, HandshakeFault> {
+    let opened = plans.and_then(open_rails);
     let opened = opened.map_err(|reason| with_host_name(&reason));
-    let part = opened.as_ref().map(|(opening, _)| encode(&opening.part()));
-    let theirs = exchange(control, part.map_err(Clone::clone)).await?;
-    let ((opening, plan), theirs) = match (opened, theirs) {
+    let parts = |rails: &Vec<OpenedRail>| {
+        let parts: Vec<LinkOffer> = rails.iter().map(|rail| rail.link.part()).collect();
+        encode(&parts)
+    };
+    let step = opened.as_ref().map(parts).map_err(Clone::clone);
+    let theirs = exchange(control, step).await?;
+    let (opened, theirs) = match (opened, theirs) {
         (Ok(opened), Ok(theirs)) => (opened, theirs),
         (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
     };
     let malformed = |_| HandshakeFault::Protocol("a queue pair that cannot be decoded");
-    let theirs: LinkOffer = decode(&theirs).map_err(malformed)?;
-    let connected = budget.within(&plan, opening.connect(theirs)).await;
-    let expected = connected
-        .as_ref()
-        .ok()
-        .and_then(ConnectedLink::expect_proof);
+    let theirs: Vec<LinkOffer> = decode(&theirs).map_err(malformed)?;
+    if theirs.len() != opened.len() {
+        return Err(HandshakeFault::Protocol("another number of queue pairs"));
+    }
+    let about = LinkName::of(&opened[0].plan);
+    let connecting = opened.into_iter().zip(theirs).map(connect);
+    let connected = budget.within(&about, try_join_all(connecting)).await;
+    let expect = |rails: &Vec<ProvedRail>| -> Vec<_> {
+        rails.iter().map(|rail| rail.link.expect_proof()).collect()
+    };
+    let expected = connected.as_ref().map(expect).unwrap_or_default();
     let step = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
     let theirs = exchange(control, step).await?;
     let mut connected = match (connected, theirs) {
         (Ok(connected), Ok(_)) => connected,
         (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
     };
-    let proof = budget.within(&plan, connected.prove(expected)).await;
-    let step = proof.as_ref().map(|()| Vec::new()).map_err(Clone::clone);
+    let proving = connected.iter_mut().zip(expected);
+    let proving = proving.map(|(rail, expected)| rail.link.prove(expected));
+    let proof = budget.within(&about, try_join_all(proving)).await;
+    let step = proof.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
     let theirs = exchange(control, step).await?;
-    Ok(proof.and(theirs).map(|_| (plan, connected)))
+    Ok(proof.and(theirs).map(|_| connected))
+}
+
+/// Connects the queue pair of a rail to the peer's.
+async fn connect((rail, theirs): (OpenedRail, LinkOffer)) -> Result<ProvedRail, String> {
+    let OpenedRail { plan, link, thread } = rail;
+    let link = link.connect(theirs).await?;
+    Ok(ProvedRail { plan, link, thread })
 }
 
 /// Puts the name of this host before a reason, which is reported on both hosts.
@@ -160,9 +223,10 @@ async fn exchange(
     control: &mut Control,
     ours: Result<Vec<u8>, String>,
 ) -> Result<Result<Vec<u8>, String>, HandshakeFault> {
-    control.send(Message::Step(ours)).await?;
+    let (rail, step) = (0, ours);
+    control.send(Message::Step { rail, step }).await?;
     match control.next().await.ok_or_else(closed)?? {
-        Message::Step(theirs) => Ok(theirs),
+        Message::Step { rail: 0, step } => Ok(step),
         Message::Abort { reason, .. } => Err(HandshakeFault::Refused(reason)),
         _ => Err(HandshakeFault::Protocol(
             "a message in the middle of a step",
@@ -179,6 +243,7 @@ pub(crate) struct Established {
     nudge: Option<Nudge>,
     plan: LinkPlan,
     renewal: Option<Arc<RenewalShared>>,
+    thread: Option<CarryThread>,
     name: String,
     smaller_pool_reason: Option<String>,
 }
@@ -187,16 +252,16 @@ impl Established {
     /// Wraps a proved link. `first_failure` is the reason why the pair of ports that was tried first does not work, if
     /// another one is used. `smaller_pool_reason` is the reason why the pool is smaller than requested, if it is.
     fn new(
-        plan: LinkPlan,
-        connected: ConnectedLink,
+        rail: ProvedRail,
         first_failure: Option<&String>,
         smaller_pool_reason: Option<String>,
     ) -> Self {
+        let ProvedRail { plan, link, thread } = rail;
         let LiveLink {
             nudge,
             send,
             receive,
-        } = connected.into_live();
+        } = link.into_live();
         let mut name = plan.name.clone();
         if let Some(reason) = first_failure {
             name = format!("{name}; first tried: {reason}");
@@ -207,9 +272,23 @@ impl Established {
             nudge: Some(nudge),
             plan,
             renewal: None,
+            thread,
             name,
             smaller_pool_reason,
         }
+    }
+
+    /// Has the watch over the data path of a stream ask these links, one for each rail, about counts that stand still.
+    pub(crate) fn watch(links: &mut [Self], state: &Arc<State>) {
+        let renewals = links.iter_mut().enumerate();
+        let renewals = renewals.map(|(rail, link)| link.renewal(&RailState::new(state, rail)));
+        let renewals: Vec<_> = renewals.collect();
+        state.data.set_path(LinkStalls::new(&renewals));
+    }
+
+    /// Returns the thread of the rail, if it is not the first one.
+    pub(crate) fn thread(&self) -> Option<CarryThread> {
+        self.thread.clone()
     }
 
     /// Returns the name of the link for the user: device, port, GID and MTU, and why no better pair of ports is used.
@@ -242,7 +321,6 @@ impl Established {
     /// Makes the two sides of the data path, for the stream whose state is `state`.
     pub(crate) fn paths(&mut self, state: &RailState) -> (Option<RdmaSend>, Option<RdmaReceive>) {
         let renewal = self.renewal(state);
-        state.data.set_path(LinkStalls::new(&renewal));
         renewal.nudges.set(self.nudge.take());
         let send = self.send.take();
         let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
@@ -316,10 +394,8 @@ const MAX_SMALL_FRAMES: u32 = 1024;
 /// The RDMA ports of this end that may be used, and the pool that fits.
 pub(crate) struct LocalPorts {
     candidates: Vec<Candidate>,
-    chunk_bytes: usize,
-    depth: usize,
-    /// The reason why the pool is smaller than requested, if it is.
-    smaller_pool_reason: Option<String>,
+    /// The pool of each rail with one rail, with two, and so on.
+    pools: Vec<RailPool>,
     /// What the user has set.
     config: RdmaConfig,
     /// Received chunks are copied to memory that the peer cannot write.
@@ -345,18 +421,17 @@ impl LocalPorts {
         let unavailable = |reason: String| Unavailable { reason, hardware };
         let candidates = DeviceChoice::from(&config.rdma).candidates(inventory);
         let candidates = candidates.map_err(|none| unavailable(none.to_string()))?;
-        let (chunk_bytes, depth) = wanted_pool(config);
         let mut memlock = Memlock::now();
         let small_frames = config.rdma.small_frames.min(MAX_SMALL_FRAMES);
         let has_express = small_frames > 0 && memlock.reserve_express(express_bytes(small_frames));
-        let smaller_pool_reason = why_smaller(chunk_bytes, depth, config.direction, &memlock);
-        let fitting = fit(chunk_bytes, depth, config.direction, &memlock);
-        let (chunk_bytes, depth) = fitting.map_err(|small| unavailable(small.to_string()))?;
+        let pools = (1..=message::most_rails(config)).map_while(|rails| {
+            let memlock = memlock.divided(rails)?;
+            Some(RailPool::fitting(config, &memlock))
+        });
+        let pools = pools.collect::<Result<_, _>>().map_err(unavailable)?;
         Ok(Self {
             candidates,
-            chunk_bytes,
-            depth,
-            smaller_pool_reason,
+            pools,
             config: config.rdma.clone(),
             copies: config.copy_received,
             small_frames: if has_express { small_frames } else { 0 },
@@ -409,23 +484,30 @@ impl LocalPorts {
 
     /// Encodes the ports for the peer.
     pub(crate) fn offer(&self) -> Vec<u8> {
-        encode(&PortsOffer::of(&self.candidates, self.chunk_bytes))
+        encode(&PortsOffer::of(&self.candidates, self.chunk_sizes()))
     }
 
-    /// Proposes pairs of this end's and the dialer's ports, as the acceptor.
+    /// Returns the sizes of chunks with one rail, with two, and so on.
+    fn chunk_sizes(&self) -> Vec<u32> {
+        let bytes = |pool: &RailPool| u32::try_from(pool.chunk_bytes).unwrap_or(u32::MAX);
+        self.pools.iter().map(bytes).collect()
+    }
+
+    /// Proposes pairs of this end's and the dialer's ports for so many rails, as the acceptor.
     ///
     /// # Errors
     ///
     /// The reason why no pair of ports can work.
-    pub(crate) fn propose(&self, theirs: &[u8]) -> Result<Vec<u8>, String> {
+    pub(crate) fn propose(&self, theirs: &[u8], rails: usize) -> Result<Vec<u8>, String> {
         let theirs: PortsOffer = decode(theirs)?;
-        let proposal = Proposal::new(&self.candidates, self.chunk_bytes, &theirs, || {
-            [random_psn(), random_psn()]
-        })?;
+        let ours = (&self.chunk_sizes()[..], rails);
+        let psns = || [random_psn(), random_psn()];
+        let proposal = Proposal::new(&self.candidates, ours, &theirs, psns)?;
         Ok(encode(&proposal))
     }
 
-    /// Tries the proposed pairs of ports one after the other, until a frame has crossed a queue pair.
+    /// Tries the proposed pairs of ports one after the other, until a frame has crossed a queue pair of each rail. Returns
+    /// the rails.
     ///
     /// # Errors
     ///
@@ -438,9 +520,13 @@ impl LocalPorts {
         role: Role,
         agreement: &Agreement,
         seal: &StreamSeal,
-    ) -> Result<Result<Established, String>, HandshakeFault> {
+    ) -> Result<Result<Vec<Established>, String>, HandshakeFault> {
         let malformed = |_| HandshakeFault::Protocol("a choice of ports that cannot be decoded");
         let proposal: Proposal = decode(proposal).map_err(malformed)?;
+        let rails = usize::from(proposal.rails);
+        if rails > agreement.rails.min(self.pools.len()) {
+            return Err(HandshakeFault::Protocol("more rails than were offered"));
+        }
         let work = Box::pin(self.try_pairs(control, &proposal, role, agreement, seal));
         match role {
             Role::Dialer => work.await,
@@ -455,23 +541,27 @@ impl LocalPorts {
         role: Role,
         agreement: &Agreement,
         seal: &StreamSeal,
-    ) -> Result<Result<Established, String>, HandshakeFault> {
+    ) -> Result<Result<Vec<Established>, String>, HandshakeFault> {
         let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
-        for (pair, left) in proposal.pairs.iter().zip((1..=proposal.pairs.len()).rev()) {
+        let proposed = usize::from(proposal.rails);
+        let ways = proposal.ways(proposed);
+        for (left, way) in (1..=ways.len()).rev().zip(ways) {
             budget.share = u32::try_from(left).unwrap_or(u32::MAX);
-            let plan = self.plan(pair, role, agreement, seal);
-            let attempt = attempt(control, plan, &mut budget);
+            let plan = |(number, pair)| {
+                let rails = proposed;
+                let rail = PlannedRail { number, rails };
+                self.plan(pair, rail, role, agreement, seal)
+            };
+            let plans = way.into_iter().enumerate().map(plan).collect();
+            let attempt = attempt(control, plans, &mut budget);
             match attempt.await? {
-                Ok((plan, connected)) => {
-                    let first_failure = reasons.first();
-                    let established = Established::new(
-                        plan,
-                        connected,
-                        first_failure,
-                        self.smaller_pool_reason.clone(),
-                    );
-                    return Ok(Ok(established));
+                Ok(rails) => {
+                    let established = |rail| {
+                        let smaller = self.pools[proposed - 1].smaller_pool_reason.clone();
+                        Established::new(rail, reasons.first(), smaller)
+                    };
+                    return Ok(Ok(rails.into_iter().map(established).collect()));
                 }
                 Err(reason) => reasons.push(reason),
             }
@@ -479,10 +569,11 @@ impl LocalPorts {
         Ok(Err(no_pair_works(&reasons, proposal.doubt.as_deref())))
     }
 
-    /// Plans a link over one pair of ports.
+    /// Plans the link of a rail over one pair of ports.
     pub(in crate::transport::rdma) fn plan(
         &self,
         pair: &PortPair,
+        rail: PlannedRail,
         role: Role,
         agreement: &Agreement,
         seal: &StreamSeal,
@@ -493,18 +584,22 @@ impl LocalPorts {
         };
         let candidate = self.candidates.get(usize::from(number));
         let candidate = candidate.ok_or("a port that was not offered")?;
-        let chunk_bytes = (pair.chunk_bytes as usize).min(self.chunk_bytes);
+        let pool = self
+            .pools
+            .get(rail.rails - 1)
+            .ok_or("more rails than there may be")?;
+        let chunk_bytes = (pair.chunk_bytes as usize).min(pool.chunk_bytes);
         if chunk_bytes < MIN_CHUNK_BYTES {
             return Err("a chunk size below the least".to_owned());
         }
-        let depth = u32::try_from(self.depth).map_err(|error| error.to_string())?;
+        let depth = u32::try_from(pool.depth).map_err(|error| error.to_string())?;
         let queue_pair = QueuePairConfig {
             device: candidate.device.clone(),
             port: candidate.port,
             gid_index: usize::from(candidate.gid_index),
             mtu: u32::from(pair.mtu),
-            send_psn,
-            receive_psn,
+            send_psn: rail.psn(send_psn),
+            receive_psn: rail.psn(receive_psn),
             depth,
             traffic_class: self.config.traffic_class,
             service_level: self.config.service_level,
@@ -520,8 +615,9 @@ impl LocalPorts {
             renew_after: self.config.renew_after,
             // A cipher reads what it opens more than once, and the peer's device may write it in between.
             copies: self.copies || seal.cipher().is_some(),
-            seal: seal.clone(),
-            ring: (self.small_frames > 0).then(|| {
+            seal: seal.of_rail(u32::try_from(rail.number).unwrap_or(u32::MAX)),
+            // The frames of an express path are in order only where the bytes before each are known.
+            ring: (self.small_frames > 0 && rail.rails == 1).then(|| {
                 let direction = agreement.direction;
                 RingLayout::new(self.small_frames, direction.sends(), direction.receives())
             }),
@@ -529,6 +625,50 @@ impl LocalPorts {
             faults: self.faults,
             posting: posting(agreement.direction, candidate.offer.software),
         })
+    }
+}
+
+/// The pool of one rail.
+struct RailPool {
+    /// The payload of a chunk, in bytes.
+    chunk_bytes: usize,
+    /// The number of slots.
+    depth: usize,
+    /// The reason why the pool is smaller than requested, if it is.
+    smaller_pool_reason: Option<String>,
+}
+
+impl RailPool {
+    /// Returns the pool that the settings ask for, as far as it fits.
+    fn fitting(config: &StreamConfig, memlock: &Memlock) -> Result<Self, String> {
+        let (chunk_bytes, depth) = wanted_pool(config);
+        let most = MAX_RDMA_DEPTH / usize::try_from(memlock.rails).unwrap_or(usize::MAX);
+        let depth = depth.min(most);
+        let smaller_pool_reason = why_smaller(chunk_bytes, depth, config.direction, memlock);
+        let fitting = fit(chunk_bytes, depth, config.direction, memlock);
+        let (chunk_bytes, depth) = fitting.map_err(|small| small.to_string())?;
+        Ok(Self {
+            chunk_bytes,
+            depth,
+            smaller_pool_reason,
+        })
+    }
+}
+
+/// One of the rails of a stream, as its link is planned.
+#[derive(Clone, Copy)]
+pub(in crate::transport::rdma) struct PlannedRail {
+    /// The number of the rail.
+    pub(in crate::transport::rdma) number: usize,
+    /// The number of rails of the stream.
+    pub(in crate::transport::rdma) rails: usize,
+}
+
+impl PlannedRail {
+    /// Returns the first sequence number of the rail for that of its pair of ports: rails over one pair differ.
+    fn psn(self, pair: u32) -> u32 {
+        let number = u32::try_from(self.number).unwrap_or(u32::MAX);
+        pair.wrapping_add(number.wrapping_mul(0x0010_0193)) & 0xff_ffff
     }
 }
 

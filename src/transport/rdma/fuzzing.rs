@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Rdma,
-    establish::LocalPorts,
+    establish::{LocalPorts, PlannedRail},
     link_setup::{LinkOffer, decode, encode},
     ports::{
         device::{Device, GidEntry, Inventory, Port},
@@ -38,11 +38,17 @@ const MOST_PAIRS: usize = 3;
 /// The most messages that one renewal sends before it waits for the peer.
 const MOST_STEPS: usize = 4;
 
+/// The one rail of a stream.
+const ONE_RAIL: PlannedRail = PlannedRail {
+    number: 0,
+    rails: 1,
+};
+
 /// Answers any ports that a dialer offers. Every pair that is proposed has a port of each end, and a size that both
 /// allow.
 pub(crate) fn offer(data: &[u8]) {
     let Some((ports, _)) = ports() else { return };
-    let Ok(proposal) = ports.propose(data) else {
+    let Ok(proposal) = ports.propose(data, 4) else {
         return;
     };
     let proposal: Proposal = decode(&proposal).expect("this end encoded it");
@@ -67,7 +73,7 @@ pub(crate) fn proposal(data: &[u8]) {
     };
     for pair in &proposal.pairs {
         for role in [Role::Dialer, Role::Acceptor] {
-            if let Ok(plan) = ports.plan(pair, role, &agreement, &seal(role)) {
+            if let Ok(plan) = ports.plan(pair, ONE_RAIL, role, &agreement, &seal(role)) {
                 assert!((MIN_CHUNK_BYTES..=CHUNK).contains(&plan.chunk_bytes));
                 assert!(plan.depth as usize <= DEPTH);
             }
@@ -100,7 +106,13 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
         acceptor_psn: 2,
     };
     let plan = ports
-        .plan(&pair, Role::Dialer, &agreement, &seal(Role::Dialer))
+        .plan(
+            &pair,
+            ONE_RAIL,
+            Role::Dialer,
+            &agreement,
+            &seal(Role::Dialer),
+        )
         .expect("it was offered");
     let state = &shared.state;
     let renewal = Arc::new(RenewalShared::new(state.clone(), 2));
@@ -116,8 +128,14 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
         match kind % 4 {
             0 => renewal.request(None),
             1 => renewal.request(Some(std::io::ErrorKind::TimedOut.into())),
-            2 => state.receive(Message::Step(Err("no memory".to_owned()))),
-            _ => state.receive(Message::Step(Ok(script.piece().to_vec()))),
+            2 => state.receive(Message::Step {
+                rail: 0,
+                step: Err("no memory".to_owned()),
+            }),
+            _ => state.receive(Message::Step {
+                rail: 0,
+                step: Ok(script.piece().to_vec()),
+            }),
         }
         let is_over = serving.as_mut().poll(&mut cx) == Poll::Ready(());
         let sent = state.outgoing().messages;

@@ -15,6 +15,13 @@ use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADE
 /// which is hundreds of round trips within a site, and a hundred streams fit into a machine.
 pub(crate) const DEFAULT_CAP_BYTES: u64 = 16 << 20;
 
+/// The most memory that one end of a stream with several rails pins for all of them, in bytes: 64 MiB of chunks, and
+/// what lies around them.
+const RAILS_CAP_BYTES: u64 = 72 << 20;
+
+/// The least memory for which a stream gets one more rail, in bytes.
+const LEAST_RAIL_BYTES: u64 = 2 << 20;
+
 /// What the queues of one link pin beside the pools, in bytes: a completion queue of up to 1,024 entries of 64 bytes,
 /// which is enough for a depth of 509, and as much again for work queues and doorbells. rxe pins none of it.
 pub(crate) const RING_BYTES: u64 = 128 << 10;
@@ -36,8 +43,10 @@ pub(crate) struct Memlock {
     pub(crate) limit: Option<u64>,
     /// The memory that the process has pinned already, in bytes.
     pub(crate) pinned: u64,
-    /// The most that one end of a stream should pin, in bytes, with its queues.
+    /// The most that each rail of one end of a stream should pin, in bytes, with its queues.
     pub(crate) cap: u64,
+    /// The number of rails that share what may be pinned.
+    pub(crate) rails: u64,
     /// The size of a page, in bytes. Regions are counted in pages.
     pub(crate) page: u64,
     /// The memory for other uses than the pool, in bytes.
@@ -82,6 +91,7 @@ impl PinDemand {
             limit: None,
             pinned: 0,
             cap: DEFAULT_CAP_BYTES,
+            rails: 1,
             page: rustix::param::page_size() as u64,
             reserved: 0,
         };
@@ -114,6 +124,7 @@ impl Memlock {
             limit: limit.filter(|_| !exempt),
             pinned: pinned(&status),
             cap: DEFAULT_CAP_BYTES,
+            rails: 1,
             page: rustix::param::page_size() as u64,
             reserved: 0,
         }
@@ -130,11 +141,24 @@ impl Memlock {
         is_small
     }
 
-    /// Returns how much one end of a stream may pin, in bytes.
+    /// Divides what one end of a stream may pin among so many rails; `None` if several of them have no room.
+    pub(crate) fn divided(&self, rails: u8) -> Option<Self> {
+        let rails = u64::from(rails.max(1));
+        let cap = self.cap.min(RAILS_CAP_BYTES / rails);
+        let divided = Self {
+            cap,
+            rails,
+            ..*self
+        };
+        (rails == 1 || divided.budget() >= LEAST_RAIL_BYTES).then_some(divided)
+    }
+
+    /// Returns how much one rail of one end of a stream may pin, in bytes.
     fn budget(&self) -> u64 {
         let left = self
             .limit
             .map_or(u64::MAX, |l| l.saturating_sub(self.pinned));
+        let left = left / self.rails;
         left.min(self.cap).saturating_sub(self.reserved)
     }
 
@@ -216,7 +240,10 @@ pub(crate) fn why_smaller(
             format!("the memlock limit (`ulimit -l`) is {}{taken}", size(limit))
         }
         _ if fitting != wanted => {
-            format!("one end of a stream pins at most {}", size(memlock.cap))
+            format!(
+                "one end of a stream pins at most {}",
+                size(memlock.cap * memlock.rails)
+            )
         }
         _ => return None,
     };
@@ -297,6 +324,7 @@ mod tests {
             limit: Some(limit),
             pinned: 0,
             cap: DEFAULT_CAP_BYTES,
+            rails: 1,
             page: 4096,
             reserved: 0,
         }
@@ -361,6 +389,29 @@ mod tests {
         assert_eq!(fit(POOL, Direction::Receive), POOL);
         assert_eq!(fit(POOL, Direction::Both), (POOL.0, 3));
         assert_eq!(fit(ONE_PROCESSOR_POOL, Direction::Both), ONE_PROCESSOR_POOL);
+    }
+
+    #[test]
+    fn rails_share_what_may_be_pinned() {
+        let unlimited = Memlock {
+            limit: None,
+            ..limited(0)
+        };
+        for rails in 1..=32 {
+            let each = unlimited.divided(rails).unwrap();
+            let (chunk, depth) = fit(POOL.0, POOL.1, Direction::Both, &each).unwrap();
+            let all = u64::from(rails) * each.needed(chunk, depth, Direction::Both);
+            assert!(all <= RAILS_CAP_BYTES, "{rails} rails pin {all}");
+        }
+        // As many rails as each have room for chunks.
+        let most = |limit| {
+            (1..)
+                .map_while(|rails| limited(limit).divided(rails))
+                .count()
+        };
+        assert_eq!([most(64 << 10), most(8 * MIB), most(16 * MIB)], [1, 4, 8]);
+        let divided = unlimited.divided(8).unwrap();
+        assert_eq!(fit(POOL.0, POOL.1, Direction::Send, &divided), Ok(POOL));
     }
 
     #[test]

@@ -234,7 +234,7 @@ impl RdmaReceive {
         (slot, header): (RdmaSlot, Header),
     ) -> Poll<io::Result<(RdmaSlot, Header)>> {
         self.next = header.end();
-        self.renewal.data().set_received(self.next);
+        self.renewal.raise_received(self.next);
         Poll::Ready(Ok((slot, header)))
     }
 

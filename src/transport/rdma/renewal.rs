@@ -71,6 +71,10 @@ use crate::{
 /// What both sides of the data path share with the task that renews the link.
 pub(crate) struct RenewalShared {
     state: RailState,
+    /// The offset up to which writes of this rail have completed.
+    sent: AtomicU64,
+    /// The offset up to which frames of this rail have arrived.
+    received: AtomicU64,
     /// The number of chunks that have completed on this link.
     completions: AtomicU64,
     /// The number of completions of this link, those of nudges included.
@@ -101,6 +105,8 @@ impl RenewalShared {
     pub(crate) fn new(state: RailState, limit: u64) -> Self {
         Self {
             state,
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             completions: AtomicU64::new(0),
             completions_with_nudges: AtomicU64::new(0),
             limit,
@@ -136,9 +142,21 @@ impl RenewalShared {
         self.nudges.run(posted, found).await
     }
 
-    /// Returns the counts of the data path, for its two sides to store.
-    pub(crate) fn data(&self) -> &DataProgress {
+    /// Returns the counts of the data paths of all rails.
+    fn data(&self) -> &DataProgress {
         &self.state.data
+    }
+
+    /// Records that all bytes of this rail up to this offset have been sent: of two ways to the peer one may be ahead.
+    pub(crate) fn raise_sent(&self, offset: u64) {
+        let before = self.sent.fetch_max(offset, Ordering::Relaxed);
+        self.data().add_sent(offset.saturating_sub(before));
+    }
+
+    /// Records that all bytes of this rail up to this offset have been received.
+    pub(crate) fn raise_received(&self, offset: u64) {
+        let before = self.received.fetch_max(offset, Ordering::Relaxed);
+        self.data().add_received(offset.saturating_sub(before));
     }
 
     /// Wakes the renewal: a work request has completed or failed.
@@ -250,21 +268,24 @@ fn count_of(stall: Stall, progress: &DataProgress) -> u64 {
     }
 }
 
-/// The link of a stream, as the watch over the data path asks it about counts that stand still.
-pub(crate) struct LinkStalls(Weak<RenewalShared>);
+/// The links of a stream, as the watch over the data path asks them about counts that stand still.
+pub(crate) struct LinkStalls(Vec<Weak<RenewalShared>>);
 
 impl LinkStalls {
-    /// Answers for the link that `renewal` replaces.
-    pub(crate) fn new(renewal: &Arc<RenewalShared>) -> Self {
-        Self(Arc::downgrade(renewal))
+    /// Answers for the links that these renewals replace.
+    pub(crate) fn new<'a>(renewals: impl IntoIterator<Item = &'a Arc<RenewalShared>>) -> Self {
+        Self(renewals.into_iter().map(Arc::downgrade).collect())
     }
 }
 
 impl StalledPath for LinkStalls {
-    /// Leaves the decision to the renewal, which runs in the runtime in which the completions are polled.
+    /// Leaves the decision to the renewals, which run in the runtimes in which the completions are polled. The counts
+    /// do not tell which rail stands still, so that all of them are asked.
     fn stalled(&self, stall: Stall) -> Result<(), Fault> {
-        if let Some(renewal) = self.0.upgrade().filter(|renewal| !renewal.is_underway()) {
-            renewal.request_for(stall);
+        for renewal in self.0.iter().filter_map(Weak::upgrade) {
+            if !renewal.is_underway() {
+                renewal.request_for(stall);
+            }
         }
         Ok(())
     }
@@ -350,7 +371,7 @@ impl Renewer {
             let state = &self.shared.state;
             tokio::select! {
                 () = self.renewal.requested.notified() => {}
-                () = state.stepped.notified() => {}
+                () = state.stepped() => {}
             }
             let theirs = state.take_step();
             let mut reason = self.renewal.take_reason();
@@ -476,7 +497,7 @@ impl Renewer {
                 if let Some(step) = state.take_step() {
                     return step;
                 }
-                state.stepped.notified().await;
+                state.stepped().await;
             }
         };
         let limit = self.patience + LOSS_LIMIT;
@@ -545,6 +566,10 @@ impl Renewer {
         }
         if let Some(sender) = sender {
             sender.lock().path_and_kept().1.for_each(RdmaSlot::unpin);
+            sender.leave_pool(RdmaSlot::unpin);
+        }
+        if let Some(receiver) = receiver {
+            receiver.leave_pool(RdmaSlot::unpin);
         }
     }
 

@@ -140,7 +140,7 @@ impl SendLink {
     /// Counts the last small frame as sent, unless a write before it is in flight: a lost completion must be noticed.
     fn note_sent(&self, renewal: &RenewalShared) {
         if self.in_flight.is_empty() {
-            renewal.data().raise_sent(self.small_end);
+            renewal.raise_sent(self.small_end);
         }
     }
 
@@ -232,7 +232,7 @@ impl RdmaSend {
     /// queued frames before that offset have arrived, and are dropped.
     pub(super) fn install(&mut self, live: SendLink, generation: u32, verified: u64) {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
-        self.renewal.data().raise_sent(verified);
+        self.renewal.raise_sent(verified);
         match self.small_in_doubt.take() {
             Some(offset) if offset >= verified => self.dead_express_paths += 1,
             Some(_) => self.dead_express_paths = 0,
@@ -275,7 +275,7 @@ impl RdmaSend {
                 Ok(()) => {
                     self.written += 1;
                     self.renewal.count();
-                    self.renewal.data().raise_sent(done.end);
+                    self.renewal.raise_sent(done.end);
                 }
                 Err(error) => {
                     live.broken = true;
@@ -362,6 +362,12 @@ impl SendPath for RdmaSend {
         } else {
             None
         }
+    }
+
+    /// One slot stays: chunks of a pool that has been replaced are sent from it, while the user holds all others.
+    fn acquire_ahead(&mut self) -> Option<RdmaSlot> {
+        let has_spare = self.live.as_ref().is_some_and(|live| live.free.len() > 1);
+        if has_spare { self.acquire() } else { None }
     }
 
     fn acquire_to_lend(&mut self) -> Option<RdmaSlot> {

@@ -59,6 +59,10 @@ over!(rdma, Rdma);
 #[cfg(feature = "rdma")]
 over!(renewed_rdma, RenewedRdma);
 #[cfg(feature = "rdma")]
+over!(railed_rdma, RdmaRails);
+#[cfg(feature = "rdma")]
+over!(many_railed_rdma, ManyRdmaRails);
+#[cfg(feature = "rdma")]
 over!(express_rdma, ExpressRdma);
 #[cfg(feature = "rdma")]
 over!(narrow_express_rdma, NarrowExpressRdma);

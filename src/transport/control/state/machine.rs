@@ -1,6 +1,6 @@
 //! The states of the two directions of a stream, and what each event does to them. Pure: no I/O, no lock.
 
-use std::{collections::VecDeque, task::Waker, time::Instant};
+use std::{task::Waker, time::Instant};
 
 use super::{
     after_drop::DroppedHalves,
@@ -64,8 +64,6 @@ pub(super) struct StreamMachine {
     pub(super) receiving: Receiving,
     /// What belongs to each rail, the first one first.
     pub(super) rails: Vec<RailMachine>,
-    /// The steps of the peer towards a new link.
-    pub(super) steps: VecDeque<Result<Vec<u8>, String>>,
     pub(super) outbox: Vec<Message>,
     pub(super) fault: Option<StreamFault>,
     /// The fault of a broken data connection, whose cause the control connection may still tell.
@@ -96,7 +94,6 @@ impl StreamMachine {
                 Receiving::Absent
             },
             rails: (0..rails.max(1)).map(|_| RailMachine::default()).collect(),
-            steps: VecDeque::new(),
             outbox: Vec::new(),
             fault: None,
             suspicion: None,
@@ -260,10 +257,11 @@ impl StreamMachine {
                 };
                 self.wake(false, true);
             }
-            Message::Step(_) if self.steps.len() >= MOST_STEPS => {
-                return Err("more steps than there are");
+            Message::Step { rail, step } => {
+                let rail = self.rails.get_mut(usize::from(rail));
+                rail.ok_or("a step for a rail that does not exist")?
+                    .add_step(step)?;
             }
-            Message::Step(step) => self.steps.push_back(step),
             Message::FinAck if self.sending == Sending::Fin => {
                 self.sending = Sending::Acked;
                 self.wake(true, false);
@@ -289,10 +287,6 @@ impl StreamMachine {
         Ok(())
     }
 }
-
-/// The most steps of the peer that can wait here. A renewal takes four, and the peer does not begin another one
-/// before this end has finished.
-const MOST_STEPS: usize = 8;
 
 const UNASKED_CREDIT: &str = "a credit for a direction that does not exist";
 

@@ -44,8 +44,8 @@ pub(crate) struct State {
     pub(crate) to_control: Notify,
     /// Cancelled by a failure or a STOP.
     interrupted: CancellationToken,
-    /// Wakes the renewal of the link: a step of the peer has arrived.
-    pub(crate) stepped: Notify,
+    /// By rail: wakes the renewal of the link, because a step of the peer has arrived.
+    steps: Vec<Notify>,
     /// Cancelled when the control task has ended and its connection is closed.
     pub(crate) ended: CancellationToken,
 }
@@ -80,7 +80,7 @@ impl State {
             queued: AtomicUsize::new(0),
             to_control: Notify::new(),
             interrupted: CancellationToken::new(),
-            stepped: Notify::new(),
+            steps: (0..rails.max(1)).map(|_| Notify::new()).collect(),
             ended: CancellationToken::new(),
         })
     }
@@ -228,14 +228,18 @@ impl State {
         if inner.fault.is_some() {
             return;
         }
-        if matches!(message, Message::Step(_)) {
-            self.stepped.notify_one();
-        }
+        let stepped = match message {
+            Message::Step { rail, .. } => self.steps.get(usize::from(rail)),
+            _ => None,
+        };
         if let Message::Ping { sent, received } = message {
             self.data.set_peer(sent, received);
         }
         if let Err(broken) = inner.receive(message) {
             inner.fail(StreamFault::Found(Fault::Protocol(broken)));
+        }
+        if let Some(stepped) = stepped {
+            stepped.notify_one();
         }
         if inner.leave_if_done() {
             self.to_control.notify_one();
@@ -405,17 +409,6 @@ impl State {
 
 #[cfg(feature = "rdma")]
 impl State {
-    /// Sends a step of the renewal to the peer.
-    pub(crate) fn send_step(&self, step: Result<Vec<u8>, String>) {
-        self.lock().outbox.push(Message::Step(step));
-        self.to_control.notify_one();
-    }
-
-    /// Takes the oldest step of the peer that has arrived.
-    pub(crate) fn take_step(&self) -> Option<Result<Vec<u8>, String>> {
-        self.lock().steps.pop_front()
-    }
-
     /// Returns true while the stream still has bytes to move.
     pub(crate) fn is_open(&self) -> bool {
         let inner = self.lock();
@@ -439,11 +432,6 @@ impl State {
 
 #[cfg(feature = "rdma")]
 impl DataProgress {
-    /// Records that at least `bytes` in all have been sent: of two ways to the peer one may be ahead.
-    pub(crate) fn raise_sent(&self, bytes: u64) {
-        self.sent.fetch_max(bytes, Ordering::Relaxed);
-    }
-
     /// Returns the number of bytes that have been sent.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)

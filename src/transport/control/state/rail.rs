@@ -29,6 +29,8 @@ pub(super) struct RailMachine {
     steward_waker: Option<Waker>,
     /// Whether to wake the user of the sending half, and the user of the receiving half.
     to_wake: [bool; 2],
+    /// The steps of the peer towards a new link.
+    steps: VecDeque<Result<Vec<u8>, String>>,
 }
 
 impl RailMachine {
@@ -54,6 +56,15 @@ impl RailMachine {
         register(&mut self.send_waker, cx);
     }
 
+    /// Keeps a step of the peer for the renewal of the link.
+    pub(super) fn add_step(&mut self, step: Result<Vec<u8>, String>) -> Result<(), &'static str> {
+        if self.steps.len() >= MOST_STEPS {
+            return Err("more steps than there are");
+        }
+        self.steps.push_back(step);
+        Ok(())
+    }
+
     /// Returns the number of slots of the peer's pool.
     pub(super) fn peer_slots(&self) -> usize {
         self.credits.queued.len()
@@ -70,6 +81,10 @@ impl RailMachine {
         Ok(())
     }
 }
+
+/// The most steps of the peer that can wait here. A renewal takes four, and the peer does not begin another one
+/// before this end has finished.
+const MOST_STEPS: usize = 8;
 
 /// Returns the rail of a slot, and the number of the slot in the pool of that rail. Credits number the slots of all
 /// rails: each rail has a pool of `pool` slots.
@@ -311,6 +326,23 @@ impl RailState {
     /// about to be replaced.
     pub(crate) fn pause(&self) {
         self.lock().rails[self.rail].credits.pause();
+    }
+
+    /// Sends a step of the renewal to the peer.
+    pub(crate) fn send_step(&self, step: Result<Vec<u8>, String>) {
+        let rail = u8::try_from(self.rail).expect("a stream has few rails");
+        self.lock().outbox.push(Message::Step { rail, step });
+        self.to_control.notify_one();
+    }
+
+    /// Takes the oldest step of the peer that has arrived.
+    pub(crate) fn take_step(&self) -> Option<Result<Vec<u8>, String>> {
+        self.lock().rails[self.rail].steps.pop_front()
+    }
+
+    /// Waits until a step of the peer may have arrived.
+    pub(crate) async fn stepped(&self) {
+        self.steps[self.rail].notified().await;
     }
 
     /// Lets credits be taken again. Those that arrived since [`pause`](Self::pause) are for the new slots.

@@ -29,7 +29,8 @@ const MAX_PAIRS: usize = 3;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PortsOffer {
     ports: Offers,
-    chunk_bytes: u32,
+    /// The largest payload of a chunk, in bytes, with one rail, with two, and so on.
+    chunk_bytes: Vec<u32>,
 }
 
 /// The acceptor's proposal.
@@ -40,10 +41,14 @@ pub(crate) struct Proposal {
     pub(crate) pairs: Vec<PortPair>,
     /// The reason why possibly none of the pairs works, if the acceptor has found one.
     pub(crate) doubt: Option<String>,
+    /// The most rails for which both ends have memory.
+    pub(crate) rails: u8,
+    /// The number of pairs, from the first one on, over which the rails are spread: they share no port.
+    pub(crate) spread: u8,
 }
 
 /// A [`Proposal`] on the wire.
-type WireProposal = (Vec<PortPair>, Option<String>);
+type WireProposal = (Vec<PortPair>, Option<String>, u8, u8);
 
 /// One pair of ports, by their positions in the two lists, and the parameters of a link between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,29 +68,30 @@ pub(crate) struct PortPair {
 }
 
 impl PortsOffer {
-    /// Offers `candidates`, and chunks of at most `chunk_bytes`.
-    pub(crate) fn of(candidates: &[Candidate], chunk_bytes: usize) -> Self {
+    /// Offers `candidates`, and chunks of at most `chunk_bytes` with one rail, with two, and so on.
+    pub(crate) fn of(candidates: &[Candidate], chunk_bytes: Vec<u32>) -> Self {
         Self {
             ports: Offers::of(candidates),
-            chunk_bytes: u32::try_from(chunk_bytes).unwrap_or(u32::MAX),
+            chunk_bytes,
         }
     }
 }
 
 impl Proposal {
-    /// Proposes pairs of the acceptor's `candidates` and the dialer's ports, with fresh sequence numbers for each pair.
+    /// Proposes pairs of the acceptor's `candidates` and the dialer's ports, with fresh sequence numbers for each pair,
+    /// for at most so many `rails`, with chunks of at most `chunk_bytes` with one rail, with two, and so on.
     ///
     /// # Errors
     ///
     /// The reason why no pair can work.
     pub(crate) fn new(
         candidates: &[Candidate],
-        chunk_bytes: usize,
+        (chunk_bytes, rails): (&[u32], usize),
         dialer: &PortsOffer,
         psns: impl Fn() -> [u32; 2],
     ) -> Result<Self, String> {
         let theirs = dialer.ports.as_slice();
-        let ours = PortsOffer::of(candidates, chunk_bytes);
+        let ours = PortsOffer::of(candidates, chunk_bytes.to_vec());
         let pairs = rank(Role::Acceptor, candidates, theirs);
         let pairs = to_try(&pairs, ours.ports.as_slice(), theirs, MAX_PAIRS);
         if pairs.is_empty() {
@@ -96,7 +102,9 @@ impl Proposal {
             let text = networks_differ(candidates, theirs);
             format!("{}: {text}", host_name())
         });
-        let chunk_bytes = dialer.chunk_bytes.min(ours.chunk_bytes);
+        let sizes = ours.chunk_bytes.iter().zip(&dialer.chunk_bytes);
+        let sizes = sizes.map(|(here, there)| *here.min(there)).take(rails);
+        let (rails, chunk_bytes) = (1..).zip(sizes).last().ok_or("an offer without chunks")?;
         let pair = |(i, j): (usize, usize)| {
             let [dialer_psn, acceptor_psn] = psns();
             PortPair {
@@ -108,26 +116,55 @@ impl Proposal {
                 acceptor_psn,
             }
         };
+        let spread = spread(&pairs, ours.ports.as_slice(), theirs);
         let pairs = pairs.into_iter().map(pair).collect();
-        Ok(Self { pairs, doubt })
+        Ok(Self {
+            pairs,
+            doubt,
+            rails,
+            spread,
+        })
+    }
+
+    /// Returns, for each way of making so many rails that is worth a try, the pair of each rail.
+    pub(crate) fn ways(&self, rails: usize) -> Vec<Vec<&PortPair>> {
+        let spread = usize::from(self.spread).min(rails);
+        let together = (spread > 1).then(|| &self.pairs[..spread]);
+        let ways = together.into_iter().chain(self.pairs.chunks(1));
+        ways.map(|pairs| pairs.iter().cycle().take(rails).collect())
+            .collect()
     }
 }
 
 impl From<Proposal> for WireProposal {
     fn from(proposal: Proposal) -> Self {
-        (proposal.pairs, proposal.doubt)
+        let Proposal {
+            pairs,
+            doubt,
+            rails,
+            spread,
+        } = proposal;
+        (pairs, doubt, rails, spread)
     }
 }
 
 impl TryFrom<WireProposal> for Proposal {
     type Error = &'static str;
 
-    fn try_from((pairs, doubt): WireProposal) -> Result<Self, Self::Error> {
+    fn try_from((pairs, doubt, rails, spread): WireProposal) -> Result<Self, Self::Error> {
         if pairs.is_empty() || pairs.len() > MAX_PAIRS {
             return Err("no pair of ports, or too many");
         }
+        if rails == 0 || usize::from(spread) > pairs.len() {
+            return Err("no rails, or too many pairs of ports for them");
+        }
         let doubt = doubt.map(|text| printable(&text));
-        Ok(Self { pairs, doubt })
+        Ok(Self {
+            pairs,
+            doubt,
+            rails,
+            spread,
+        })
     }
 }
 
@@ -182,6 +219,27 @@ pub(crate) fn to_try(
     apart.append(&mut rest);
     apart.truncate(most);
     apart
+}
+
+/// Returns the number of pairs, from the first one on, that share no port with each other, are as likely to work as the
+/// first one, and are hardware if that one is.
+fn spread(pairs: &[(usize, usize)], ours: &[Offer], theirs: &[Offer]) -> u8 {
+    let merit = |&(i, j): &(usize, usize)| merit(&ours[i], &theirs[j]);
+    let alike = |pair: &(usize, usize)| {
+        let (Some(first), Some(this)) = (merit(&pairs[0]), merit(pair)) else {
+            return false;
+        };
+        (first.reach, first.software) == (this.reach, this.software)
+    };
+    let is_apart = |place: usize| {
+        let (i, j) = pairs[place];
+        let apart = |&(a, b): &(usize, usize)| {
+            ours[a].port != ours[i].port && theirs[b].port != theirs[j].port
+        };
+        pairs[..place].iter().all(apart)
+    };
+    let count = (0..pairs.len()).take_while(|&place| is_apart(place) && alike(&pairs[place]));
+    small(count.count())
 }
 
 /// The rank of a pair: the smaller, the better. It is the same seen from either end.
@@ -261,7 +319,8 @@ mod tests {
     };
 
     fn proposal(ours: &[Candidate], theirs: &[Candidate]) -> Result<Proposal, String> {
-        Proposal::new(ours, 1 << 20, &PortsOffer::of(theirs, 1 << 16), || [1, 2])
+        let theirs = PortsOffer::of(theirs, vec![1 << 16; 4]);
+        Proposal::new(ours, (&[1 << 20; 8], 6), &theirs, || [1, 2])
     }
 
     fn with_port(mut candidate: Candidate, port: u8) -> Candidate {
@@ -290,7 +349,7 @@ mod tests {
             .unwrap()
             .pairs;
         for count in [0, MAX_PAIRS + 1] {
-            let choice: WireProposal = (vec![pairs[0].clone(); count], None);
+            let choice: WireProposal = (vec![pairs[0].clone(); count], None, 1, 1);
             assert!(decode::<Proposal>(&encode(&choice)).is_err());
         }
     }
@@ -412,6 +471,50 @@ mod tests {
         assert_eq!(tried(3), [(0, 0), (1, 1), (0, 1)]);
         assert_eq!(tried(9), [(0, 0), (1, 1), (0, 1), (1, 0)]);
         assert_eq!(tried(1), [(0, 0)]);
+    }
+
+    #[test]
+    fn rails_are_spread_over_pairs_that_are_apart_and_alike() {
+        let at = |ip, port, software| {
+            let card = |o: &mut Offer| (o.port, o.software) = (port, software);
+            with(roce(ip), card)
+        };
+        let ours = [
+            at("10.1.0.1", 0, false),
+            at("10.1.0.3", 1, false),
+            at("10.1.0.5", 2, true),
+        ];
+        let theirs = [
+            at("10.1.0.2", 0, false),
+            at("10.1.0.4", 1, false),
+            at("10.1.0.6", 2, true),
+        ];
+        let ways = |ours: &[_], theirs: &[_], rails| {
+            let made = proposal(ours, theirs).unwrap();
+            let ports = |pair: &PortPair| (pair.acceptor, pair.dialer);
+            let ways = made.ways(rails).into_iter();
+            let ways = ways.map(|way| way.into_iter().map(ports).collect::<Vec<_>>());
+            ways.collect::<Vec<_>>()
+        };
+        // Two cards of hardware at each end; software has its turn when both have failed.
+        let [first, second, third] = [(0, 0), (1, 1), (2, 2)];
+        assert_eq!(
+            ways(&ours, &theirs, 3),
+            [
+                vec![first, second, first],
+                vec![first; 3],
+                vec![second; 3],
+                vec![third; 3]
+            ]
+        );
+        assert_eq!(ways(&ours[..1], &theirs[..1], 2), [[first; 2]]);
+        let single = ways(&ours, &theirs, 1);
+        assert_eq!(single, [[first], [second], [third]]);
+        assert_eq!(
+            proposal(&ours, &theirs).unwrap().rails,
+            4,
+            "of 6 that are wanted"
+        );
     }
 
     prop_compose! {
