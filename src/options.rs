@@ -274,9 +274,10 @@ impl TypedRate {
             _ => 2,
         };
         let text = format!("{value:.decimals$}");
-        let text = match text.contains('.') {
-            true => text.trim_end_matches('0').trim_end_matches('.'),
-            false => &text,
+        let text = if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.')
+        } else {
+            &text
         };
         format!("{text} {}", self.name)
     }

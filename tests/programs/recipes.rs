@@ -324,14 +324,16 @@ fn the_recipes_of_streams_deliver_the_file() {
             let port = free_port().to_string();
             let receiving = scene.start("hostB", &receive.replace("12345", &port));
             // With port 0 the receiver prints the one that it takes.
-            let port = match receive.ends_with(" 0") {
-                true => receiving.port().to_string(),
-                false => port,
+            let port = if receive.ends_with(" 0") {
+                receiving.port().to_string()
+            } else {
+                port
             };
             let send = send.replace("12345", &port).replace("40123", &port);
-            let send = match send.contains("rdk1...") {
-                true => send.replace("rdk1...", &printed_key(&receiving)),
-                false => send,
+            let send = if send.contains("rdk1...") {
+                send.replace("rdk1...", &printed_key(&receiving))
+            } else {
+                send
             };
             scene.run("hostA", &send.replace("hostB", "127.0.0.1"));
             let end = receiving.end();
@@ -393,9 +395,10 @@ fn the_recipes_of_rdperf_measure() {
             let command = command.split("   ").next().unwrap_or_default();
             let is_check = command.contains("--check");
             let is_measured = !is_check && !command.contains("draw");
-            let command = match is_measured {
-                true => command.replacen("rdperf", "rdperf --time 0.1 --runs 1", 1),
-                false => command.to_owned(),
+            let command = if is_measured {
+                command.replacen("rdperf", "rdperf --time 0.1 --runs 1", 1)
+            } else {
+                command.to_owned()
             };
             let end = scene.start("here", &command).end();
             // This machine may have something to repair.
@@ -423,7 +426,8 @@ fn with_free_ports(line: &str) -> String {
     for at in 1..words.len() {
         if matches!(&*words[at - 1], "-L" | "-R" | "-D") {
             let (_, target) = words[at].split_once(':').unwrap_or((&words[at], ""));
-            words[at] = format!("0:{target}").trim_end_matches(':').to_owned();
+            let free = format!("0:{target}");
+            free.trim_end_matches(':').clone_into(&mut words[at]);
         }
     }
     words.join(" ")

@@ -216,7 +216,7 @@ impl CopyRun<'_> {
                     &plan.to
                 };
                 console.error_on(&host_of(place, console), &first.fault.text);
-                self.shared.lock().log.error(first.fault.text.clone());
+                self.shared.lock().log.error(&first.fault.text);
             }
             _ => fail(console, self.shared, &text(plan, first)),
         }
@@ -229,7 +229,7 @@ impl CopyRun<'_> {
 /// Prints an error, and adds it to the report.
 fn fail(console: &Console, shared: &SharedProgress, text: &str) {
     console.error(text);
-    shared.lock().log.error(text.to_owned());
+    shared.lock().log.error(text);
 }
 
 /// Returns true if the files are the cause, and neither ssh nor the network.

@@ -107,9 +107,9 @@ impl CopyLog {
     }
 
     /// Adds a reason why the run ended early.
-    pub(super) fn error(&mut self, text: String) {
+    pub(super) fn error(&mut self, text: &str) {
         if self.errors.len() < MAX_TEXTS {
-            self.errors.push(without_numbers(&text));
+            self.errors.push(without_numbers(text));
         }
     }
 

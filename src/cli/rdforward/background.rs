@@ -40,8 +40,8 @@ pub(super) fn start() -> anyhow::Result<Exit> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start a process in the background")?;
-    let stdout = child.stdout.take().context("the process has no stdout")?;
-    if stdout.bytes().next().is_some_and(|byte| byte.is_ok()) {
+    let mut stdout = child.stdout.take().context("the process has no stdout")?;
+    if stdout.read_exact(&mut [0]).is_ok() {
         return Ok(Exit::Ok);
     }
     let status = child.wait()?;

@@ -138,15 +138,19 @@ fn transfer<'a>(
     let (from, to) = (&*best.from, best.to.as_deref()?);
     let cipher = best.cipher();
     let end = |host: &'a str, is_sink: bool| {
-        let of_run = |run: &Sample| match is_sink {
-            true => (run.cpu_listener, run.load_listener),
-            false => (run.cpu_dialer, run.load_dialer),
+        let of_run = |run: &Sample| {
+            if is_sink {
+                (run.cpu_listener, run.load_listener)
+            } else {
+                (run.cpu_dialer, run.load_dialer)
+            }
         };
+        let loads: Vec<_> = best.runs.iter().filter_map(|run| of_run(run).1).collect();
         TransferEnd {
             host,
             disk: disk(&document.series, host, is_sink),
             used: best.median_of(|run| Some(of_run(run).0 * run.value / 1e9)),
-            load: median_load(best.runs.iter().filter_map(|run| of_run(run).1).collect()),
+            load: median_load(&loads),
             ciphers: cipher.and_then(|cipher| document.host(host)?.encrypts(cipher)),
         }
     };
@@ -237,7 +241,7 @@ fn disk(series: &[Series], host: &str, is_written: bool) -> Option<MeasuredRate>
 }
 
 /// Returns the load of a host in most runs.
-fn median_load(loads: Vec<ProcessorLoad>) -> Option<ProcessorLoad> {
+fn median_load(loads: &[ProcessorLoad]) -> Option<ProcessorLoad> {
     let middle = |value: fn(&ProcessorLoad) -> f64| median(loads.iter().map(value));
     Some(ProcessorLoad {
         processors: loads.first()?.processors,

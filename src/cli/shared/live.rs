@@ -277,9 +277,9 @@ mod tests {
         let mut ended = report(40, 0, 0);
         ended.ended = Some(Status::Exited(3));
         live.update(now, &[ended]);
-        let line = &live.lines(now, columns)[1];
+        let row = &live.lines(now, columns)[1];
         assert_eq!(
-            line,
+            row,
             "    1  fs1   < big      40.0 MB              exited: 3      100%"
         );
     }
@@ -290,8 +290,8 @@ mod tests {
         let mut stage = report(3, 0, 0);
         stage.progress.bytes_in = 1_000_000;
         live.update(Instant::now(), &[stage]);
-        let line = &live.lines(Instant::now(), 200)[1];
-        assert!(line.ends_with("nothing        25%"), "{line}");
+        let row = &live.lines(Instant::now(), 200)[1];
+        assert!(row.ends_with("nothing        25%"), "{row}");
     }
 
     #[test]

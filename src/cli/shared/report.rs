@@ -208,6 +208,7 @@ pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
 }
 
 /// Serializes an error without the number that the system has for it.
+#[expect(clippy::ref_option, reason = "serde passes the field")]
 fn without_number<S: Serializer>(error: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     let plain = error.as_deref().map(without_numbers);
     plain.serialize(serializer)

@@ -508,12 +508,12 @@ mod tests {
         }
     }
 
-    fn load(processors: u32, busy: f64, others: f64) -> Option<ProcessorLoad> {
-        Some(ProcessorLoad {
+    fn load(processors: u32, busy: f64, others: f64) -> ProcessorLoad {
+        ProcessorLoad {
             processors,
             busy,
             others,
-        })
+        }
     }
 
     /// A stream of 2.9 GB/s from fs1 to fs2, of which nothing else is known.
@@ -552,23 +552,25 @@ mod tests {
         }
     }
 
+    type Repair = fn(&mut TransferRates<'static>);
+
     #[test]
     fn the_first_finding_is_the_verdict() {
         // Everything is wrong at once, and is repaired step by step.
         let mut rates = plain();
         rates.loss = Some("2.0% of 100000 TCP segments were sent again");
         rates.mtu = Some("packets of 9000 bytes do not arrive");
-        rates.ends[1].load = load(2, 2.0, 1.5);
+        rates.ends[1].load = Some(load(2, 2.0, 1.5));
         rates.ends[0].disk = Some(measured(5e8));
         rates.ends[1].used = Some(0.99);
         rates.ends[1].ciphers = Some(4e9);
         rates.cipher = Some(Cipher::Aes256Gcm);
         rates.raw = Some(measured(9e9));
-        let steps: [(&str, fn(&mut TransferRates<'static>)); 8] = [
+        let steps: [(&str, Repair); 8] = [
             ("loss", |rates| rates.loss = None),
             ("MTU", |rates| rates.mtu = None),
             ("other programs", |rates| {
-                rates.ends[1].load = load(2, 1.0, 0.01)
+                rates.ends[1].load = Some(load(2, 1.0, 0.01));
             }),
             ("disk", |rates| rates.ends[0].disk = Some(measured(5e9))),
             ("encryption", |rates| rates.ends[1].ciphers = Some(2e10)),
@@ -630,11 +632,11 @@ mod tests {
             (1, 0.97, None, "processors"),
             (1, 0.5, None, "network"),
             // Four threads that are a quarter busy are no limit, unless they have all processors.
-            (4, 1.0, load(16, 1.1, 0.0), "network"),
-            (4, 3.9, load(16, 4.0, 0.0), "processors"),
-            (4, 1.8, load(2, 1.95, 0.1), "processors"),
-            (4, 0.9, load(2, 1.95, 0.9), "other programs"),
-            (1, 0.4, load(2, 1.2, 0.8), "network"),
+            (4, 1.0, Some(load(16, 1.1, 0.0)), "network"),
+            (4, 3.9, Some(load(16, 4.0, 0.0)), "processors"),
+            (4, 1.8, Some(load(2, 1.95, 0.1)), "processors"),
+            (4, 0.9, Some(load(2, 1.95, 0.9)), "other programs"),
+            (1, 0.4, Some(load(2, 1.2, 0.8)), "network"),
         ] {
             assert_eq!(
                 of(threads, used, load),
@@ -653,7 +655,7 @@ mod tests {
         };
         assert_eq!(said(&|_| {}), "network 2.9 GB/s: the network is the limit");
         assert_eq!(
-            said(&|rates| rates.ends[1].load = load(2, 2.0, 1.52)),
+            said(&|rates| rates.ends[1].load = Some(load(2, 2.0, 1.52))),
             "network 2.9 GB/s: the processors of fs2 are the limit, other programs keep 1.5 of its 2 busy; measure without them"
         );
         assert_eq!(
@@ -691,7 +693,7 @@ mod tests {
         assert_eq!(
             said(&|rates| {
                 rates.ends[0].used = Some(1.8);
-                rates.ends[0].load = load(2, 1.95, 0.1);
+                rates.ends[0].load = Some(load(2, 1.95, 0.1));
             }),
             "network 2.9 GB/s: the processors of fs1 are the limit, all 2 are busy (with the stream 180% of one)"
         );

@@ -263,9 +263,10 @@ impl ProcessorLoad {
             kernel, processors, ..
         } = own.load;
         let of_end = |end: &BandwidthResult| ratio(end.cpu_nanos, end.nanos);
-        let shared = match kernel == peer.load.kernel {
-            true => of_end(peer),
-            false => 0.0,
+        let shared = if kernel == peer.load.kernel {
+            of_end(peer)
+        } else {
+            0.0
         };
         let programs = ratio(own.load.programs_nanos, own.nanos);
         (processors > 0).then(|| Self {

@@ -48,14 +48,13 @@ impl RelayEnd {
             .decode()
             .map_err(|error| format!("received an invalid order ({error})"))?;
         let cannot = |error: io::Error| format!("cannot listen on 127.0.0.1: {error}");
-        let (port, number) = match connect {
-            Some(number) => (RelayPort::Connect(number), number),
-            None => {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-                let listener = listener.map_err(cannot)?;
-                let number = listener.local_addr().map_err(cannot)?.port();
-                (RelayPort::Listen(listener), number)
-            }
+        let (port, number) = if let Some(number) = connect {
+            (RelayPort::Connect(number), number)
+        } else {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+            let listener = listener.map_err(cannot)?;
+            let number = listener.local_addr().map_err(cannot)?.port();
+            (RelayPort::Listen(listener), number)
         };
         Ok((Self { port, timeout }, number))
     }

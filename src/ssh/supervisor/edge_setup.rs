@@ -37,6 +37,7 @@ pub(crate) enum Node {
 
 /// An edge on its way to being connected.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is another question")]
 pub(crate) struct EdgeSetup {
     /// The end that sends.
     pub(crate) from: Node,

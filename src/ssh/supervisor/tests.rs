@@ -428,7 +428,7 @@ fn if_an_edge_cannot_be_dialled_in_one_direction_the_other_is_tried() {
 /// Returns a run of two hosts whose edge cannot be connected in either direction, and the actions that follow.
 fn unreached(via_ssh: ViaSsh) -> (Rig, Vec<Action>) {
     let mut rig = Rig::with(&["a:x", "b:y"], false, |settings| {
-        settings.via_ssh = via_ssh
+        settings.via_ssh = via_ssh;
     });
     rig.hello(0, "m1");
     rig.hello(1, "m2");

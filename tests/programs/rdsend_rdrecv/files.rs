@@ -62,16 +62,16 @@ fn a_buffer_at_either_end_takes_what_the_output_does_not() {
     let data = random_bytes(40_000_000);
     for (receiving, sending) in [("--buffer 64M", ""), ("", "--buffer 64M")] {
         let mut receiver = receiver(format!("--rails 1 {receiving}")).start_raw();
-        let mut sender = sender(receiver.port(), &format!("--rails 1 {sending}"))
+        let mut sender = sender(receiver.port(), format!("--rails 1 {sending}"))
             .stdin(Stdio::piped())
             .start();
         // The whole input is read while the output takes no more than a pipe holds.
         sender.stdin().write_all(&data).unwrap();
-        let mut received = Vec::new();
-        receiver.take_stdout().read_to_end(&mut received).unwrap();
+        let mut output = Vec::new();
+        receiver.take_stdout().read_to_end(&mut output).unwrap();
         sender.end().exits(0);
         receiver.end().exits(0);
-        assert!(received == data);
+        assert!(output == data);
     }
 }
 

@@ -202,7 +202,7 @@ async fn send_files(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec
 /// Returns the bytes of all files together; none if one is no regular file. Missing ones have none.
 fn bytes_of(paths: &[Vec<u8>]) -> Option<u64> {
     let bytes = |path: &Vec<u8>| match fs::metadata(resolve(path.clone())) {
-        Ok(metadata) => metadata.is_file().then(|| metadata.len()),
+        Ok(metadata) => metadata.is_file().then_some(metadata.len()),
         Err(_) => Some(0),
     };
     paths.iter().map(bytes).sum()
