@@ -23,10 +23,11 @@ use crate::{
         },
         data::{
             frame::Chain,
+            frame_sender::{SendPart, SharedSender},
             handover::{ReceiveHandover, SendHandover},
             pace::Pace,
             receive::{ReceivePart, RecvHalf, SharedReceiver},
-            send::{SendHalf, SendPart, SharedSender},
+            send::SendHalf,
             slots::{DataPath, ReceivePath, SendPath},
             steward::{self, Shared},
             tcp::{Tcp, TcpArrivals, TcpReceive, TcpSend},

@@ -20,7 +20,7 @@ use std::{
 use futures::task::AtomicWaker;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::{receive::SharedReceiver, send::SharedSender, slots::DataPath};
+use super::{frame_sender::SharedSender, receive::SharedReceiver, slots::DataPath};
 use crate::transport::control::state::RailState;
 
 /// How long a half may go without a poll before the steward drives it, which happens between one and two of these after

@@ -51,7 +51,7 @@ use crate::{
             state::{RailState, StreamFault},
         },
         data::{
-            send::SharedSender,
+            frame_sender::SharedSender,
             slots::{Renewable, violation},
             steward::Shared,
         },
