@@ -462,6 +462,7 @@ mod tests {
         assert_eq!(shared.lock().taken, 0);
     }
 
+    #[cfg(feature = "cli")]
     #[test]
     fn a_larger_share_is_handed_out_at_once() {
         let shared = shared(4, 1);
@@ -475,6 +476,7 @@ mod tests {
         assert!(places.take().is_none());
     }
 
+    #[cfg(feature = "cli")]
     #[test]
     fn every_wait_ends_when_the_places_are_closed() {
         let shared = shared(1, 1);
