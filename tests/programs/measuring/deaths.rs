@@ -59,7 +59,7 @@ fn what_was_measured_is_printed_after_an_interruption() {
     );
     // A measurement that is missing may be the one that shows the limit.
     assert!(
-        !lines.iter().any(|line| line.contains("limit")),
+        !lines.iter().any(|line| line.contains("the limit")),
         "{lines:#?}"
     );
     // The report for programs says how the run ended.
