@@ -53,7 +53,8 @@ impl DataPath {
             Self::Tcp | Self::FlippedTcp | Self::PlainTcp | Self::TwoRails | Self::FiveRails => {
                 None
             }
-            Self::Rdma | Self::RenewedRdma | Self::RdmaRails => super::missing_rdma(),
+            // The rails renew their links too.
+            Self::Rdma | Self::RdmaRails => super::missing_rdma(),
             // Each of them takes minutes.
             _ if !super::is_full() => Some("only with scripts/test --full".to_owned()),
             _ => super::missing_rdma(),
