@@ -49,8 +49,8 @@ over!(rdma, Rdma);
 
 /// The expectations in which the renewal of a link could lose bytes or a wakeup.
 #[cfg(feature = "rdma")]
-mod renewed_rdma {
-    promises! { over RenewedRdma:
+mod railed_rdma {
+    promises! { over RdmaRails:
         amounts::read_exact_works_across_chunks,
         cancelled::cancelled_writes_lose_nothing, cancelled::a_cancelled_shutdown_or_finish_can_be_retried,
         halves::both_ends_can_stop_reading_and_go_on,
