@@ -6,6 +6,9 @@
 //! slot. Small frames cross a second queue pair, the express path, without slots; the receiver takes the frames of both
 //! in the order of their offsets. Credits and all messages travel on the control connection.
 //!
+//! A stream of several rails has a link for each, without an express path: its order needs to know which bytes precede
+//! each frame. The completions of a link are polled in the runtime of its rail's thread.
+//!
 //! A receive is posted before its slot is granted, so every write finds a receive. A reliable connection completes in
 //! order, so the sender only looks at its oldest write. The header is copied before it is checked, once, because the
 //! peer can rewrite it: all that follows uses the copy. A peer that writes into a slot that it was not granted damages

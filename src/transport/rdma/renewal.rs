@@ -14,6 +14,8 @@
 //!   what failed is written once more, unless it had arrived after all; all slots are granted
 //! ```
 //!
+//! Each rail of a stream renews its link by itself, and each step names its rail.
+//!
 //! No step waits for a user: a reader that does not read, or a writer that does not write, does not delay a renewal.
 //!
 //! Each end takes as many frames off the old link as the peer says it has written: what a device has acknowledged is
