@@ -278,7 +278,7 @@ mod tests {
                     "EXIT STATUS",
                     "  255 ",
                     "EXAMPLES",
-                    "$ rd",
+                    "$ ",
                     "--timeout <SECS>",
                 ] {
                     assert!(text.contains(shown), "{name}: no {shown}:\n{text}");
