@@ -1,7 +1,7 @@
 //! The loop that moves the bytes of rdsend, rdrecv, rdcat and rdpipe: all of a source into a stream, and all of a
 //! stream into a sink; and the threads on which it runs.
 //!
-//! [`send_all`] and [`receive_all`] move the bytes; both stop as soon as the stream fails. [`send_all_and_finish`] also
+//! [`send_all`](pump::send_all) and [`receive_all`] move the bytes; both stop as soon as the stream fails. [`send_all_and_finish`] also
 //! sends the end of the stream and waits for its confirmation. Opening the source or sink, committing the output and
 //! confirming it are the caller's part, because a program, a pipeline's own end and an agent's stage do these at
 //! different times.

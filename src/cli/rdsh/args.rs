@@ -20,8 +20,12 @@ use crate::cli::args::{HostOptions, StreamOptions, help, version};
     after_help = help::rdsh()
 )]
 pub(crate) struct RdshArgs {
-    /// Where to run the command, as ssh takes it: [user@]HOST, a name of ssh's configuration, or ssh://[user@]HOST[:PORT]
-    #[arg(value_name = "HOST")]
+    /// The host, as ssh takes it.
+    #[arg(
+        value_name = "HOST",
+        help = "Where to run the command, as ssh takes it: [user@]HOST, a name of ssh's configuration, or \
+                ssh://[user@]HOST[:PORT]"
+    )]
     pub(crate) destination: String,
 
     /// Words of the command, joined by spaces; the login shell on HOST runs it
