@@ -205,11 +205,13 @@ fn start_rdma(
 impl StreamInfo {
     /// Records what the RDMA links say of themselves.
     fn describe_rdma(&mut self, links: &[rdma::Established]) {
-        let names: Vec<String> = links.iter().map(rdma::Established::name).collect();
-        let distinct = names.iter().enumerate();
-        let distinct = distinct.filter(|(at, name)| !names[..*at].contains(name));
-        let distinct: Vec<&str> = distinct.map(|(_, name)| &**name).collect();
-        (self.transport, self.reason) = (Transport::Rdma, distinct.join(" and "));
+        let mut names: Vec<String> = Vec::new();
+        for name in links.iter().map(rdma::Established::name) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        (self.transport, self.reason) = (Transport::Rdma, names.join(" and "));
         let Some(first) = links.first() else { return };
         self.smaller_pool_reason = first.smaller_pool_reason();
         (self.chunk_bytes, self.depth) = (first.chunk_bytes(), first.depth() as usize);

@@ -510,7 +510,7 @@ impl<P: SendPath> FrameSender<P> {
 
 #[cfg(feature = "rdma")]
 impl<P: SendPath> SharedSender<P> {
-    /// Does this to the slots of the chunks that the user has handed to this rail: their pool is gone.
+    /// Applies `keep` to the slots of the chunks that the user has handed to this rail: their pool is gone.
     pub(crate) fn leave_pool(&self, keep: impl Fn(&mut P::Slot)) {
         if let Some(handover) = &self.handover {
             handover.leave_pool(keep);

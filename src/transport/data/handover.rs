@@ -54,7 +54,7 @@ impl<S> SendHandover<S> {
         std::mem::take(&mut self.0.lock().filled)
     }
 
-    /// Drops the slots that the user has not taken, and does this to those of the chunks for the rail.
+    /// Drops the slots that the user has not taken, and applies `keep` to those of the chunks for the rail.
     #[cfg(feature = "rdma")]
     pub(super) fn leave_pool(&self, keep: impl Fn(&mut S)) {
         let mut queues = self.0.lock();
@@ -111,7 +111,7 @@ impl<S> ReceiveHandover<S> {
         !self.0.lock().chunks.is_empty()
     }
 
-    /// Does this to the slots of the chunks that the user has not taken.
+    /// Applies `keep` to the slots of the chunks that the user has not taken.
     #[cfg(feature = "rdma")]
     pub(super) fn leave_pool(&self, keep: impl Fn(&mut S)) {
         let mut queues = self.0.lock();

@@ -614,7 +614,7 @@ fn connection_lost(state: &RailState, error: io::Error) {
 
 #[cfg(feature = "rdma")]
 impl<P: ReceivePath> SharedReceiver<P> {
-    /// Does this to the slots of the chunks that this rail has handed to the user: their pool is gone.
+    /// Applies `keep` to the slots of the chunks that this rail has handed to the user: their pool is gone.
     pub(crate) fn leave_pool(&self, keep: impl Fn(&mut P::Slot)) {
         if let Some(handover) = &self.handover {
             handover.leave_pool(keep);

@@ -126,7 +126,7 @@ impl Proposal {
         })
     }
 
-    /// Returns, for each way of making so many rails that is worth a try, the pair of each rail.
+    /// Returns the ways to lay so many rails over the pairs, the best first: for each way the pair of each rail.
     pub(crate) fn ways(&self, rails: usize) -> Vec<Vec<&PortPair>> {
         let spread = usize::from(self.spread).min(rails);
         let together = (spread > 1).then(|| &self.pairs[..spread]);
