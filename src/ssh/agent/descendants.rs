@@ -23,7 +23,7 @@ use std::{
 use rustix::{
     io::{Errno, retry_on_intr},
     process::{
-        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpgrp, getpid,
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid,
         kill_process, kill_process_group, pidfd_open, pidfd_send_signal, wait, waitid,
     },
 };
@@ -81,16 +81,14 @@ fn signal_all(signal: Signal, is_top_down: bool) {
     let descendants = Processes::read().descendants(getpid());
     let (own, others): (Vec<_>, Vec<_>) = descendants
         .iter()
-        .filter(|process| process.group == process.pid)
+        .filter(|process| process.group == Some(process.pid))
         .partition(|process| process.parent == Some(getpid()));
     for leader in own {
-        if leader.group != getpgrp() {
-            let _ = kill_process_group(leader.group, signal);
-        }
+        let _ = kill_process_group(leader.pid, signal);
     }
-    let later: HashSet<_> = others.iter().map(|leader| leader.group).collect();
+    let later: HashSet<_> = others.iter().map(|leader| leader.pid).collect();
     for process in &descendants {
-        if !is_top_down || !later.contains(&process.group) {
+        if !is_top_down || !process.group.is_some_and(|group| later.contains(&group)) {
             // The process may have exited already, or belong to another user: the next round finds out.
             let _ = process.send(signal);
         }
@@ -103,7 +101,8 @@ fn signal_all(signal: Signal, is_top_down: bool) {
 struct Process {
     pid: Pid,
     parent: Option<Pid>,
-    group: Pid,
+    /// None for a group whose leader is outside this PID namespace: its number there is 0.
+    group: Option<Pid>,
     /// The start of the process, in ticks since the start of the machine.
     started: u64,
     name: String,
@@ -129,7 +128,7 @@ impl Process {
         Some(Self {
             pid: Pid::from_raw(pid.parse().ok().filter(|raw| *raw >= 0)?)?,
             parent: Pid::from_raw(parent),
-            group: Pid::from_raw(group)?,
+            group: Pid::from_raw(group),
             started,
             name: name.to_owned(),
         })
@@ -360,10 +359,13 @@ mod tests {
         assert_eq!((process.pid, process.parent), (pid(42), Some(pid(7))));
         assert_eq!(
             (process.group, process.started, process.to_string()),
-            (pid(41), 4711, "a) S 1 (b (42)".into())
+            (Some(pid(41)), 4711, "a) S 1 (b (42)".into())
         );
         let init = format!("1 (init) S 0 1 1 0 {REST}");
         assert_eq!(Process::parse(&init).unwrap().parent, None);
+        // In a container whose first process did not make a session, the group is that of a process outside.
+        let inside = format!("42 (sh) S 7 0 0 0 {REST}");
+        assert_eq!(Process::parse(&inside).unwrap().group, None);
         assert_eq!(Process::parse("1 (init) S 0 1 1 0"), None);
         assert_eq!(Process::parse("42 (sh"), None);
         assert_eq!(Process::parse(""), None);
