@@ -40,7 +40,7 @@ pub(crate) async fn both_ends_can_stop_reading_and_go_on(
     base: StreamConfig,
 ) -> Result<()> {
     let (a, b) = pair(over, &base).await?;
-    let mut pause = Pause::new([a.watch(), b.watch()]);
+    let mut pause = Pause::new(&a, &b);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (a.into_split(), b.into_split());
     pause.run(a_reads, a_writes, [108, 109]);
     pause.run(b_reads, b_writes, [109, 108]);
@@ -53,7 +53,7 @@ pub(crate) async fn both_ends_can_stop_reading_when_split_by_tokio(
     base: StreamConfig,
 ) -> Result<()> {
     let (a, b) = pair(over, &base).await?;
-    let mut pause = Pause::new([a.watch(), b.watch()]);
+    let mut pause = Pause::new(&a, &b);
     let ((a_reads, a_writes), (b_reads, b_writes)) = (tokio::io::split(a), tokio::io::split(b));
     pause.run(a_reads, a_writes, [108, 109]);
     pause.run(b_reads, b_writes, [109, 108]);
@@ -111,6 +111,8 @@ async fn exchange(end: &mut Stream, [ours, theirs]: [u64; 2]) -> Result<()> {
 /// Two ends with a task for each half. The reading tasks pause until they are told to go on.
 struct Pause {
     watches: [Watch; 2],
+    /// The number of bytes that the pools of all rails hold at one end.
+    pools: u64,
     going_on: CancellationToken,
     /// The number of polls of the writing tasks.
     polls: Arc<AtomicUsize>,
@@ -120,9 +122,10 @@ struct Pause {
 }
 
 impl Pause {
-    fn new(watches: [Watch; 2]) -> Self {
+    fn new(a: &Stream, b: &Stream) -> Self {
         Self {
-            watches,
+            watches: [a.watch(), b.watch()],
+            pools: a.rails() as u64 * POOL,
             going_on: CancellationToken::new(),
             polls: Arc::default(),
             written: Arc::default(),
@@ -171,7 +174,7 @@ impl Pause {
         })
         .await;
         for sent in self.sent() {
-            ensure!(sent <= STOP + POOL, "{sent} bytes sent, {STOP} read");
+            ensure!(sent <= STOP + self.pools, "{sent} bytes sent, {STOP} read");
         }
         ensure!(self.written.load(Ordering::SeqCst) == 0, "all was written");
         self.going_on.cancel();
