@@ -71,6 +71,8 @@ pub(crate) struct Acceptor {
     routed: SharedPlaces,
     expected: ExpectedStreams,
     arrivals: Arc<ArrivalQueue>,
+    /// True if the listener accepts connections to every address of this host.
+    is_everywhere: bool,
     counters: Arc<ListenerCounters>,
     /// The streams that have been made and have not ended.
     live: TaskTracker,
@@ -80,6 +82,7 @@ pub(crate) struct Acceptor {
 /// What a listener and its background tasks share.
 #[derive(Clone)]
 pub(crate) struct ListenerShared {
+    pub(crate) is_everywhere: bool,
     pub(crate) arrivals: Arc<ArrivalQueue>,
     pub(crate) counters: Arc<ListenerCounters>,
     pub(crate) live: TaskTracker,
@@ -101,6 +104,7 @@ impl Acceptor {
         let limits = Limits::of_process();
         let share = keys.known.share;
         let ListenerShared {
+            is_everywhere,
             arrivals,
             counters,
             live,
@@ -118,6 +122,7 @@ impl Acceptor {
             routed: SharedPlaces::new(share(MAX_WAITING)),
             expected: ExpectedStreams::default(),
             arrivals,
+            is_everywhere,
             counters,
             live,
             closed,
@@ -299,7 +304,8 @@ impl Acceptor {
                 .as_ref()
                 .map_or(&acceptor.config, |route| &route.config);
             let expect = |token| acceptor.expected.expect(token);
-            let negotiated = handshake::accept(peer, config, expect).await?;
+            let is_everywhere = acceptor.is_everywhere;
+            let negotiated = handshake::accept(peer, config, is_everywhere, expect).await?;
             Stream::start(negotiated, config, Some(&acceptor.live))
         };
         let negotiating = self.closed.clone().run_until_cancelled_owned(negotiating);

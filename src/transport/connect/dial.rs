@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::handshake::{self, FirstMessage, Negotiated};
+use super::handshake::{self, Connector, FirstMessage, Negotiated};
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     config::LONGEST_LIMIT,
@@ -25,7 +25,7 @@ use crate::{
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The time limit for one address, so that one dead address does not keep a host from being reached.
-const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const ADDRESS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Connects to the acceptor at `peer`: `"host:port"`, `("host", port)`, a `SocketAddr`, or another of
 /// [`ToPeerAddress`].
@@ -60,6 +60,7 @@ pub async fn connect(
     let dialing = Dialing {
         host: peer.host(),
         peer: format!("{} port {}", peer.host(), peer.port()),
+        may_spread: true,
         key,
         config,
         limits,
@@ -114,6 +115,7 @@ where
     let dialing = Dialing {
         host: peer,
         peer: peer.to_owned(),
+        may_spread: false,
         key,
         config,
         limits: DialLimits::start(config),
@@ -184,6 +186,8 @@ struct Dialing<'a> {
     host: &'a str,
     /// The name of the peer and its port, for messages.
     peer: String,
+    /// True if the data connections may lead to other addresses of the peer.
+    may_spread: bool,
     key: &'a Key,
     config: &'a StreamConfig,
     limits: DialLimits,
@@ -236,7 +240,11 @@ impl Dialing<'_> {
         };
         let limit = self.limits.left(self.config.handshake_timeout);
         // Boxed: it is many times larger than the rest of `connect`.
-        let dialing = handshake::dial(socket, self.host, first, self.config, open);
+        let connector = Connector {
+            open,
+            may_spread: self.may_spread,
+        };
+        let dialing = handshake::dial(socket, self.host, first, self.config, connector);
         match timeout(limit, Box::pin(dialing)).await {
             Ok(Ok(negotiated)) => Ok(negotiated),
             Ok(Err(HandshakeFault::Broken(error))) if self.limits.may_retry() => {

@@ -18,7 +18,7 @@
 //! The policy `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP. The
 //! policy `rdma` of either end rules out TCP.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::{
     SinkExt, StreamExt,
@@ -31,13 +31,19 @@ use tokio::{
 };
 use tokio_util::codec::Framed;
 
-use super::preamble::{self, PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind};
+use super::{
+    networks::{self, SharedNetwork},
+    preamble::{self, PREAMBLE_BYTES, PROTOCOL_VERSION, Preamble, PreambleKind},
+};
 use crate::{
     Error, HandshakeFault, Key, StreamConfig, TransportPolicy,
     config::LONGEST_LIMIT,
     key::KeyId,
     transport::{
-        connect::{dial::PAUSE, preamble::CHALLENGE_BYTES},
+        connect::{
+            dial::{ADDRESS_LIMIT, PAUSE},
+            preamble::CHALLENGE_BYTES,
+        },
         control::{
             LINGER,
             connection::{self, Codec, Control, ControlError, closed},
@@ -308,14 +314,65 @@ fn is_local(socket: &TcpStream) -> bool {
     matches!(ends, (Ok(local), Ok(peer)) if local.ip() == peer.ip())
 }
 
-/// Negotiates a stream on a fresh connection, from its first byte to what carries the data. `open` opens one more
-/// connection to the same acceptor.
-pub(crate) async fn dial<F>(
+/// How a dialer opens data connections.
+pub(super) struct Connector<O> {
+    /// Opens one more connection to the same acceptor.
+    pub(super) open: O,
+    /// True if the connections may lead to other addresses of the acceptor.
+    pub(super) may_spread: bool,
+}
+
+impl<O> Connector<O> {
+    /// Returns the networks beside that of the control connection, over which the rails are spread.
+    fn networks(&self, control: &Control, agreement: &Agreement, theirs: &[IpAddr]) -> Networks {
+        let socket = control.get_ref();
+        let port = socket.peer_addr().map_or(0, |peer| peer.port());
+        let beside = if self.may_spread && agreement.may_spread {
+            networks::beside(socket, theirs)
+        } else {
+            Vec::new()
+        };
+        Networks { beside, port }
+    }
+}
+
+/// The networks that the rails of a stream use beside that of the control connection.
+struct Networks {
+    beside: Vec<SharedNetwork>,
+    /// The port of the acceptor.
+    port: u16,
+}
+
+impl Networks {
+    /// Returns the network of a rail; none for that of the control connection.
+    fn of_rail(&self, rail: usize) -> Option<SharedNetwork> {
+        let place = rail % (self.beside.len() + 1);
+        self.beside.get(place.checked_sub(1)?).copied()
+    }
+
+    /// Opens the data connection of a rail on its network: none if that is the network of the control connection, or
+    /// if the acceptor cannot be reached over its own.
+    async fn open(&self, rail: usize, token: &Token) -> Option<TcpStream> {
+        let network = self.of_rail(rail)?;
+        let opening = async { prove_data(network.connect(self.port).await?, token).await };
+        let opened = timeout(ADDRESS_LIMIT, opening).await;
+        match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                tracing::debug!(?network, %error, "a rail uses the first network instead");
+                None
+            }
+        }
+    }
+}
+
+/// Negotiates a stream on a fresh connection, from its first byte to what carries the data.
+pub(super) async fn dial<F>(
     socket: TcpStream,
     peer: &str,
     first: FirstMessage,
     config: &StreamConfig,
-    open: impl Fn() -> F,
+    connector: Connector<impl Fn() -> F>,
 ) -> Result<Negotiated, HandshakeFault>
 where
     F: Future<Output = io::Result<TcpStream>>,
@@ -350,7 +407,9 @@ where
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
             let tokens = rail_tokens(&welcome.token, &agreement);
-            match dial_data(&mut control, open, tokens, config).await {
+            let networks = connector.networks(&control, &agreement, &welcome.addresses);
+            let dialing = dial_data(&mut control, connector.open, networks, tokens, config);
+            match dialing.await {
                 Ok(sockets) => transports.tcp(sockets, reason),
                 Err(fault) => {
                     abort_negotiation(control, &fault).await;
@@ -378,14 +437,21 @@ fn rail_tokens(token: &Token, agreement: &Agreement) -> impl Iterator<Item = Tok
 async fn dial_data<F>(
     control: &mut Control,
     open: impl Fn() -> F,
+    networks: Networks,
     tokens: impl Iterator<Item = Token>,
     config: &StreamConfig,
 ) -> Result<Vec<TcpStream>, HandshakeFault>
 where
     F: Future<Output = io::Result<TcpStream>>,
 {
-    let open = &open;
-    let opening = tokens.map(|token| open_data(open, token, config.retry_for));
+    let (open, networks) = (&open, &networks);
+    let opening =
+        tokens.enumerate().map(
+            async |(rail, token)| match networks.open(rail, &token).await {
+                Some(socket) => Ok(socket),
+                None => open_data(open, token, config.retry_for).await,
+            },
+        );
     let data = tokio::select! {
         biased;
         message = control.next() => return Err(match message.ok_or_else(closed)?? {
@@ -406,27 +472,24 @@ where
 {
     let deadline = Instant::now() + limit.min(LONGEST_LIMIT);
     loop {
-        let mut data = open().await?;
-        match read_challenge(&mut data, &token).await {
-            Ok(challenge) => {
-                data.write_all(&preamble::proof(&token, &challenge)).await?;
-                return Ok(data);
-            }
+        match prove_data(open().await?, &token).await {
+            Ok(data) => return Ok(data),
             Err(error) if Instant::now() + PAUSE >= deadline => return Err(error),
             Err(_) => sleep(PAUSE).await,
         }
     }
 }
 
-/// Tells the acceptor which stream the connection is for, and reads its challenge.
-async fn read_challenge(data: &mut TcpStream, token: &Token) -> io::Result<[u8; CHALLENGE_BYTES]> {
+/// Tells the acceptor which stream the connection is for, reads its challenge, and answers it.
+async fn prove_data(mut data: TcpStream, token: &Token) -> io::Result<TcpStream> {
     data.set_nodelay(true)?;
     let preamble = Preamble::encode(PreambleKind::Data);
     let opening = [&preamble[..], &preamble::label(token)].concat();
     data.write_all(&opening).await?;
     let mut challenge = [0; CHALLENGE_BYTES];
     data.read_exact(&mut challenge).await?;
-    Ok(challenge)
+    data.write_all(&preamble::proof(token, &challenge)).await?;
+    Ok(data)
 }
 
 /// Waits until the acceptor has the data connection, or either connection ends.
@@ -457,7 +520,8 @@ fn broken_data(what: &'static str) -> HandshakeFault {
 }
 
 /// Negotiates a stream with an authenticated dialer, within the time limit of a handshake. `data_connection` waits for
-/// the connection that proves that it has a token. After a failure this end holds no memory for the dialer any more.
+/// the connection that proves that it has a token; it may come to any address of this host if `is_everywhere` is true.
+/// After a failure this end holds no memory for the dialer any more.
 ///
 /// # Errors
 ///
@@ -465,6 +529,7 @@ fn broken_data(what: &'static str) -> HandshakeFault {
 pub(crate) async fn accept<F>(
     authenticated: Authenticated,
     config: &StreamConfig,
+    is_everywhere: bool,
     data_connection: impl Fn(Token) -> F,
 ) -> Result<Negotiated, Error>
 where
@@ -482,6 +547,7 @@ where
         &mut control,
         &hello,
         config,
+        is_everywhere,
         data_connection,
     ));
     let late = |_| Err(HandshakeFault::Timeout(limit).into());
@@ -510,6 +576,7 @@ async fn negotiate_data<F>(
     control: &mut Control,
     hello: &Hello,
     config: &StreamConfig,
+    is_everywhere: bool,
     data_connection: impl Fn(Token) -> F,
 ) -> Result<(DataCarrier, Agreement, StreamSeal), AcceptError>
 where
@@ -527,11 +594,14 @@ where
     let token = Token(preamble::random());
     let seal = StreamSeal::new(&token, &hello.random, Role::Acceptor, agreement.cipher);
     let data = join_all(rail_tokens(&token, &agreement).map(data_connection));
+    let names_all = is_everywhere && agreement.rails > 1 && agreement.may_spread;
+    let addresses = names_all.then(|| networks::addresses(control.get_ref()));
     let answer = Welcome {
         terms,
         transport: config.transport,
         rdma: proposal.clone(),
         token,
+        addresses: addresses.unwrap_or_default(),
     };
     control.send(Message::Welcome(answer)).await?;
     match transports

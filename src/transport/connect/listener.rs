@@ -217,6 +217,7 @@ impl Listener {
             Arc::new(TcpListener::from_std(socket).map_err(failed)?)
         };
         let shared = ListenerShared {
+            is_everywhere: address.ip().is_unspecified(),
             arrivals: Arc::new(ArrivalQueue::default()),
             counters: Arc::default(),
             live: tokio_util::task::TaskTracker::new(),

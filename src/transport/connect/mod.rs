@@ -6,6 +6,7 @@ mod admission;
 pub(crate) mod dial;
 pub(crate) mod handshake;
 pub(crate) mod listener;
+mod networks;
 pub(crate) mod preamble;
 mod start;
 

@@ -103,6 +103,7 @@ impl Stream {
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
+                info.describe_networks(&sockets);
                 let started = start_tcp(sockets, &agreement, &state, &seal, config, &span);
                 started.map_err(io_failed)?
             }
@@ -203,6 +204,20 @@ fn start_rdma(
 }
 
 impl StreamInfo {
+    /// Records the networks of data connections that use several: by the addresses of the peer.
+    fn describe_networks(&mut self, sockets: &[TcpStream]) {
+        let mut networks: Vec<String> = Vec::new();
+        for peer in sockets.iter().filter_map(|socket| socket.peer_addr().ok()) {
+            let network = canonical(peer).ip().to_string();
+            if !networks.contains(&network) {
+                networks.push(network);
+            }
+        }
+        if networks.len() > 1 {
+            self.reason += &format!("; rails to {}", networks.join(" and "));
+        }
+    }
+
     /// Records what the RDMA links say of themselves.
     fn describe_rdma(&mut self, links: &[rdma::Established]) {
         let mut names: Vec<String> = Vec::new();

@@ -1,7 +1,7 @@
 //! The messages that the two ends send on the control connection, under Noise, and what both ends agree on by the first
 //! two. Pure, no I/O.
 
-use std::{num::NonZero, thread, time::Duration};
+use std::{net::IpAddr, num::NonZero, thread, time::Duration};
 
 use blake2::{Blake2s256, Digest};
 use serde::{Deserialize, Serialize};
@@ -100,6 +100,9 @@ pub(crate) struct Welcome {
     /// Proves that a data connection belongs to this control connection. Good for one connection. It is the acceptor's
     /// part of the secret of the stream too.
     pub(crate) token: Token,
+    /// The addresses at which the acceptor takes data connections too, beginning with that of the control connection.
+    /// None if the rails stay on one network.
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// What one end brings to the stream.
@@ -284,6 +287,8 @@ pub(crate) struct Agreement {
     pub(crate) cipher: Option<Cipher>,
     /// The number of rails over TCP.
     pub(crate) rails: usize,
+    /// True if the rails over TCP may use several networks: the user of either end has set their number.
+    pub(crate) may_spread: bool,
 }
 
 /// Returns this end's terms. `is_local` is true if the connection comes from the address that it leads to.
@@ -342,6 +347,7 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
         peer_timeout: Duration::from_millis(theirs.timeout_ms).min(LONGEST_LIMIT),
         cipher: common_cipher(ours, theirs)?,
         rails: ours.rails.common(theirs.rails),
+        may_spread: ours.rails.set.or(theirs.rails.set).is_some(),
     })
 }
 

@@ -307,7 +307,7 @@ fn block(network: &Network, host: &str, from: &str, verdict: &str) {
 
 /// Adds a rule for packets that arrive at `host`.
 #[track_caller]
-fn rule(network: &Network, host: &str, rule: &str) {
+pub(crate) fn rule(network: &Network, host: &str, rule: &str) {
     let line = format!(
         "nft add table inet faults && \
          nft 'add chain inet faults arriving {{ type filter hook input priority 0; }}' && \

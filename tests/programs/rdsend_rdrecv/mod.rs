@@ -4,6 +4,7 @@ mod damaged_connections;
 mod deaths;
 mod files;
 mod messages;
+mod networks;
 mod rails;
 mod random_faults;
 mod secrets;

@@ -288,6 +288,22 @@ impl Network {
         })
     }
 
+    /// Joins two hosts by a network of their own: each gets the interface `name` with an address.
+    #[track_caller]
+    pub fn join(&self, name: &str, [first, second]: [(&str, &str); 2]) {
+        let there = self.sshd(second.0).id;
+        let line = format!("ip link add {name} type veth peer name {name} netns {there}");
+        let made = self.within(first.0, || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &line]).status().expect("a shell")
+        });
+        assert!(made.success(), "{line}");
+        for (host, address) in [first, second] {
+            let line = format!("ip address add {address} dev {name} && ip link set {name} up");
+            self.on(host, &line);
+        }
+    }
+
     /// Returns the sshd that listens on a host.
     #[track_caller]
     fn sshd(&self, host: &str) -> Process {
