@@ -46,7 +46,7 @@ pub(super) enum ControllerError {
     )]
     NoOrder(Duration),
     #[error("the session with the controller broke: {0}")]
-    Broken(#[from] io::Error),
+    Broken(io::Error),
     #[error("the controller does not read: the messages that wait for it are more than are kept")]
     Unread,
     #[error("the controller has read nothing for {0:.1?}, and messages wait for it")]
@@ -60,6 +60,15 @@ pub(super) enum ControllerError {
         env!("CARGO_PKG_VERSION")
     )]
     Version { theirs: String },
+}
+
+impl From<io::Error> for ControllerError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Gone,
+            _ => Self::Broken(error),
+        }
+    }
 }
 
 /// Receives the messages of the controller.
@@ -248,6 +257,11 @@ mod tests {
     async fn refused(bytes: &[u8]) -> String {
         let (mut controller, agent) = tokio::io::duplex(4096);
         controller.write_all(bytes).await.unwrap();
+        failed(agent).await
+    }
+
+    /// Opens a session with the controller at the other end, which fails. Returns the error.
+    async fn failed(agent: tokio::io::DuplexStream) -> String {
         let (input, output) = tokio::io::split(agent);
         let hello = AgentHello {
             host: "h".to_owned(),
@@ -272,6 +286,13 @@ mod tests {
         assert!(begun.contains("holds back its input"), "{begun}");
         let nothing = refused(b"").await;
         assert!(nothing.starts_with("received nothing from"), "{nothing}");
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_ended_before_the_greeting_is_gone() {
+        let (controller, agent) = tokio::io::duplex(4096);
+        drop(controller);
+        assert_eq!(failed(agent).await, "the controller is gone");
     }
 
     #[test]

@@ -10,7 +10,6 @@
 
 use std::{
     collections::VecDeque,
-    io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -332,17 +331,14 @@ async fn write_piece(
         output.write_all(piece).await?;
         output.flush().await
     };
-    let written = match limit {
-        None => writing.await,
+    match limit {
+        None => writing.await?,
         Some(limit) => {
             let written = within_running_time(limit, writing).await;
-            written.ok_or(ControllerError::Stuck(limit))?
+            written.ok_or(ControllerError::Stuck(limit))??;
         }
-    };
-    written.map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => ControllerError::Gone,
-        _ => ControllerError::Broken(error),
-    })
+    }
+    Ok(())
 }
 
 #[cfg(test)]
