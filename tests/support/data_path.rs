@@ -165,6 +165,11 @@ impl DataPath {
         self.pool() + CHUNK + sending * (self.rails() - 1)
     }
 
+    /// Returns true if the bytes cross RDMA.
+    pub(crate) fn is_rdma(self) -> bool {
+        self.policy() == TransportPolicy::Rdma
+    }
+
     fn policy(self) -> TransportPolicy {
         match self {
             Self::Tcp | Self::FlippedTcp | Self::PlainTcp | Self::TwoRails | Self::FiveRails => {
