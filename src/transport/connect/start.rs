@@ -214,7 +214,8 @@ impl StreamInfo {
             }
         }
         if networks.len() > 1 {
-            self.reason += &format!("; rails to {}", networks.join(" and "));
+            self.reason.push_str("; rails to ");
+            self.reason.push_str(&networks.join(" and "));
         }
     }
 
