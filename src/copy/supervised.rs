@@ -377,8 +377,7 @@ mod tests {
         options::StreamOptions,
         ssh::{
             outcome::Site,
-            protocol::{AgentReport, EdgeLink, FromAgent, Order, ToAgent},
-            relay::ViaSsh,
+            protocol::{AgentReport, EdgeLink, FromAgent, Order, ToAgent, ViaSsh},
             session::SessionEnd,
             supervisor::{Event, Settings, machine::SupervisorMachine},
         },

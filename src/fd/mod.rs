@@ -10,12 +10,10 @@
 //! | `source` | a file descriptor to read from |
 //! | `sink` | a file descriptor to write to |
 //! | `positions` | a regular file that several threads read or write at once |
-//! | `identity` | which file a path or a descriptor leads to |
 //! | `target` | the output file of `>`: all of it or nothing, where the file system allows that |
 //! | `temporary` | a file with no name or a temporary one, until it replaces its target |
 
 mod descriptor;
-mod identity;
 mod positions;
 mod target;
 mod temporary;
@@ -24,7 +22,6 @@ mod tests;
 
 pub(crate) use self::descriptor::Sink;
 pub(crate) use self::descriptor::Source;
-pub(crate) use self::identity::EntryIdentity;
 pub(crate) use self::positions::{PositionedReader, PositionedWriter};
 pub(crate) use self::target::open_in_place;
 pub(crate) use self::temporary::replace_file;
@@ -35,16 +32,20 @@ pub(crate) use temporary::umask;
 
 use std::{
     ffi::c_int,
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd},
+    path::Path,
+    sync::OnceLock,
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat, seek},
+    fs::{FileType, OFlags, SeekFrom, Stat, fcntl_getfl, fstat, seek, stat},
     io::{Errno, retry_on_intr},
     pipe::{fcntl_getpipe_size, fcntl_setpipe_size},
 };
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use tokio::io::{
     Interest,
     unix::{AsyncFd, AsyncFdRegisterError},
@@ -210,4 +211,37 @@ pub(crate) fn close(fd: OwnedFd) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Which file a path or a descriptor leads to, whatever name, link or host leads to it: a digest of the start of a
+/// machine, a device and an inode, equal for two entries only if they are one. It tells a peer nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct EntryIdentity([u8; 16]);
+
+impl EntryIdentity {
+    /// Returns the identity of an entry. None if the system does not show the id of its start.
+    pub(crate) fn of(stat: &Stat) -> Option<Self> {
+        static BOOT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+        let boot = BOOT.get_or_init(|| fs::read("/proc/sys/kernel/random/boot_id").ok());
+        let mut digest = Sha256::new_with_prefix(boot.as_ref()?);
+        digest.update(stat.st_dev.to_le_bytes());
+        digest.update(stat.st_ino.to_le_bytes());
+        let digest = digest.finalize();
+        digest.first_chunk().copied().map(Self)
+    }
+
+    /// Returns the identity of the regular file at a path; none if it is no regular file, or cannot be looked at.
+    pub(crate) fn of_file(path: &Path) -> Option<Self> {
+        regular(&stat(path).ok()?)
+    }
+
+    /// Returns the identity of the regular file that a descriptor is open on; none if it is no regular file.
+    pub(crate) fn of_open_file(file: impl AsFd) -> Option<Self> {
+        regular(&fstat(file).ok()?)
+    }
+}
+
+fn regular(stat: &Stat) -> Option<EntryIdentity> {
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    is_regular.then(|| EntryIdentity::of(stat)).flatten()
 }

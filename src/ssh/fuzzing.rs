@@ -13,9 +13,8 @@ use super::{
     plan::{Plan, PlanInput},
     protocol::{
         AgentHello, AgentReport, EdgeId, EdgeLink, Envelope, FaultKind, FromAgent,
-        MAX_MESSAGE_BYTES, Payload, ToAgent, WorkFault, decode, encode,
+        MAX_MESSAGE_BYTES, Payload, ToAgent, ViaSsh, WorkFault, decode, encode,
     },
-    relay::ViaSsh,
     session::SessionEnd,
     stage::{FromStage, StageOrder, StageReport, Status, ToStage},
     supervisor::{

@@ -7,7 +7,6 @@
 //! | [`protocol`] | the envelope between controller and agent: orders, edges, the greeting | none |
 //! | [`frames`] | the frames of a session, and its greeting in the output of a login shell | none |
 //! | [`stage`] | the messages of an application: the stages of rdpipe, and the files of rdcat | none |
-//! | [`relay`] | the messages for edges that go through ssh | none |
 //! | [`quote`], [`plan`] | words for shells, segments of command lines | none |
 //! | [`operands`] | operands of command lines | none |
 //! | [`deploy`] | the script that starts an agent, and this program for hosts without it | files |
@@ -22,7 +21,7 @@
 //! | [`supervisor`] | decides each next step, and drives sessions and local edges | a state machine without, a driver with |
 //!
 //! Two modules on one level do not use each other. The agent and the controller share only [`protocol`],
-//! [`frames`], [`stage`], [`relay`], [`explain`] and [`edge`].
+//! [`frames`], [`stage`], [`explain`] and [`edge`].
 
 pub(crate) mod agent;
 pub(crate) mod deploy;
@@ -38,7 +37,6 @@ pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quote;
-pub(crate) mod relay;
 pub(crate) mod sealed;
 pub(crate) mod session;
 pub(crate) mod stage;

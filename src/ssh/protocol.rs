@@ -8,7 +8,7 @@
 //! The envelope connects the edges, starts the work and ends it. The messages of the work itself travel inside the
 //! envelope as a [`Payload`], which the application's own module encodes and decodes.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::{Zeroize, Zeroizing};
@@ -349,7 +349,7 @@ pub(crate) enum Work {
     Measure(Payload),
     /// The far end of a tunnel: a `ForwardOrder` of rdforward. It has one edge, to the controller.
     Forward(Payload),
-    /// One end of an edge of other agents, which goes through ssh: a [`RelayOrder`](crate::ssh::relay::RelayOrder). The
+    /// One end of an edge of other agents, which goes through ssh: a [`RelayOrder`]. The
     /// agent answers with [`FromAgent::Listening`], and then the session carries the frames of a relay.
     Relay(Payload),
 }
@@ -419,6 +419,34 @@ impl std::fmt::Debug for EdgeOrder {
             .field("listens", &self.listens)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether edges go through ssh.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ViaSsh {
+    /// Every edge between two hosts does.
+    Always,
+    /// An edge does whose hosts cannot connect to each other.
+    #[default]
+    Auto,
+    /// No edge does.
+    Never,
+}
+
+/// What a *relay* does: the agent at one end of an edge that goes through ssh, because no TCP connection works between
+/// its two hosts, in either direction.
+///
+/// The controller opens one more session with each of them. At the host that dials the edge, the relay listens on a
+/// port of 127.0.0.1, and at the host that listens it connects to the port of the edge. The controller joins the two
+/// sessions, so the two agents of the edge make their stream over connections to 127.0.0.1, as encrypted and
+/// authenticated as any other. A relay answers its order with [`FromAgent::Listening`]. What follows in both directions
+/// are the frames of the two relays, which the controller passes on unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RelayOrder {
+    /// The port of 127.0.0.1 to which the relay connects. Without one the relay listens there.
+    pub(crate) connect: Option<u16>,
+    /// The silence after which the other relay counts as lost.
+    pub(crate) timeout: Duration,
 }
 
 #[cfg(test)]

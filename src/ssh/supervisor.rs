@@ -39,10 +39,9 @@ use super::{
     outcome::{PipelineOutcome, RunFault, Site},
     plan::{Addresses, StageHost},
     protocol::{
-        AgentHello, EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, Work,
-        WorkFault,
+        AgentHello, EdgeId, EdgeLink, EdgeOrder, FromAgent, Payload, PayloadError, ToAgent, ViaSsh,
+        Work, WorkFault,
     },
-    relay::ViaSsh,
     session::{AgentRoute, AgentSession, SessionEnd, SessionEvent, SessionRoom},
 };
 

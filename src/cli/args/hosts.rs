@@ -9,9 +9,8 @@ use crate::ssh::{
     deploy::DeployPolicy,
     launch::Remote,
     plan::{Addresses, unbracketed},
-    protocol::VERSION_TEXT,
+    protocol::{VERSION_TEXT, ViaSsh},
     quote,
-    relay::ViaSsh,
 };
 
 /// The process of an agent that this program runs as.

@@ -12,7 +12,7 @@ use crate::{
         messages::{HostFacts, PathResult, PortPairProof, TaskFault, TaskKind, TaskResult},
         report::PairChoice,
     },
-    ssh::relay::ViaSsh,
+    ssh::protocol::ViaSsh,
 };
 
 /// What the checks have found.

@@ -2,13 +2,12 @@
 //!
 //! A `run` starts an agent on each of the `hosts`. First come the `checks`, of every host alone and of every pair. Then
 //! comes the `measuring` of what the command line (`args`, `sweep`) asks for, or the `pingpong`. The `outcome` prints
-//! the report: each `table`, the `verdict`, and the `page`. The other forms of the program `listen` with a ticket,
-//! compare two saved reports, and draw one.
+//! the report: each `table`, the `verdict`, and the `page`. The other forms of the program listen with a ticket, compare
+//! two saved reports, and draw one.
 
 pub(super) mod args;
 mod checks;
 mod hosts;
-mod listen;
 mod measuring;
 mod outcome;
 mod page;
@@ -67,7 +66,7 @@ fn dispatch(args: &RdperfArgs, ticket: TicketSource, console: &Console) -> Exit 
         TicketSource::Among => {
             usage("a ticket cannot be combined with hosts or other tickets; give the ticket alone")
         }
-        TicketSource::None if args.listen => listen::run(args, console),
+        TicketSource::None if args.listen => run::listen(args, console),
         TicketSource::None => match args.request() {
             Ok(Request::Diff(old, new)) => outcome::compare(&old, &new, args.threshold(), console),
             Ok(Request::Draw(report)) => page::draw(&report, &args.pictures, console),

@@ -17,9 +17,8 @@ use super::{
     job::Applications,
     outbox::{ControlWriter, Outbox},
 };
-use crate::ssh::{
-    protocol::{AgentReport, EdgeId, FaultKind, FromAgent, Payload, WorkFault},
-    relay::RelayOrder,
+use crate::ssh::protocol::{
+    AgentReport, EdgeId, FaultKind, FromAgent, Payload, RelayOrder, WorkFault,
 };
 
 /// One end of a relay on this host.

@@ -18,9 +18,8 @@ use crate::{
         plan::StageHost,
         protocol::{
             AgentHello, AgentReport, EdgeId, EdgeLink, EdgeOrder, FaultKind, FromAgent, Order,
-            Payload, PayloadError, ToAgent, WorkFault,
+            Payload, PayloadError, ToAgent, ViaSsh, WorkFault,
         },
-        relay::ViaSsh,
         session::SessionEnd,
     },
 };

@@ -13,8 +13,7 @@ use crate::{
     options::StreamOptions,
     ssh::{
         launch::{Launch, Room},
-        protocol::{FromAgent, Order, Payload, PayloadError, Work},
-        relay::RelayOrder,
+        protocol::{FromAgent, Order, Payload, PayloadError, RelayOrder, Work},
         session::{AgentSession, RelaySession, SessionEnd, SessionEvent, SessionRoom},
     },
 };

@@ -15,9 +15,8 @@ use crate::{
         plan::{Addresses, Plan, PlanInput},
         protocol::{
             AgentHello, AgentReport, EdgeId, EdgeLink, EdgeOrder, FaultKind, FromAgent, Order,
-            Payload, ToAgent, WorkFault,
+            Payload, ToAgent, ViaSsh, WorkFault,
         },
-        relay::ViaSsh,
         session::SessionEnd,
         stage::{FromStage, StageOrder, StageReport, Status, ToStage},
     },
