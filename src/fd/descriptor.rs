@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
 
 use super::{
     PositionedReader, PositionedWriter, Registered, blocking, close, duplicate, enlarge_pipe,
-    file_type, is_ready, register, register_anew, sync,
+    enlarge_unix_socket, file_type, is_ready, register, register_anew, sync,
 };
 
 /// The input of a program: standard input, a file, a FIFO, or any other descriptor.
@@ -265,6 +265,9 @@ impl Sink {
     pub(crate) fn new(fd: OwnedFd, name: impl Into<String>) -> io::Result<Self> {
         enlarge_pipe(fd.as_fd());
         let file_type = file_type(fd.as_fd())?;
+        if file_type == FileType::Socket {
+            enlarge_unix_socket(fd.as_fd());
+        }
         let reopened = reopen(fd.as_fd(), file_type)?;
         let own = reopened.is_some();
         let kind = match register(reopened.unwrap_or(fd), Interest::WRITABLE)? {

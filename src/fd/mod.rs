@@ -42,6 +42,13 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FileType, OFlags, SeekFrom, Stat, fcntl_getfl, fstat, seek, stat},
     io::{Errno, retry_on_intr},
+    net::{
+        AddressFamily,
+        sockopt::{
+            set_socket_send_buffer_size, set_socket_send_buffer_size_force, socket_domain,
+            socket_send_buffer_size,
+        },
+    },
     pipe::{fcntl_getpipe_size, fcntl_setpipe_size},
 };
 use serde::{Deserialize, Serialize};
@@ -163,6 +170,19 @@ fn duplicate(fd: BorrowedFd<'_>, wrong: OFlags) -> io::Result<OwnedFd> {
 fn enlarge_pipe(fd: BorrowedFd<'_>) {
     if fcntl_getpipe_size(fd).is_ok_and(|bytes| bytes < PIPE_BYTES) {
         let _ = fcntl_setpipe_size(fd, PIPE_BYTES);
+    }
+}
+
+/// Enlarges the send buffer of a UNIX socket, which programs such as rsync use as pipes, towards [`PIPE_BYTES`], as far
+/// as the limits of the system allow. In the default size there is so little to read that a reader as fast as rsync
+/// finds it empty before a sleeping writer runs again. The kernel sizes the buffers of TCP itself.
+fn enlarge_unix_socket(fd: BorrowedFd<'_>) {
+    /// The kernel reserves twice as many.
+    const BYTES: usize = PIPE_BYTES / 2;
+    let is_unix = socket_domain(fd).is_ok_and(|domain| domain == AddressFamily::UNIX);
+    if is_unix && socket_send_buffer_size(fd).is_ok_and(|bytes| bytes < PIPE_BYTES) {
+        let forced = set_socket_send_buffer_size_force(fd, BYTES);
+        let _ = forced.or_else(|_| set_socket_send_buffer_size(fd, BYTES));
     }
 }
 

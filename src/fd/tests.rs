@@ -15,7 +15,9 @@ use std::{
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, XattrFlags, fcntl_getfl, getxattr, mknodat, open, setxattr},
     io::Errno,
-    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+    net::{
+        AddressFamily, SocketFlags, SocketType, socketpair, sockopt::socket_send_buffer_size,
+    },
     pipe::{fcntl_getpipe_size, pipe},
     process::{Uid, geteuid},
 };
@@ -302,6 +304,27 @@ async fn enlarges_a_pipe() {
     let source = Source::new(reader).unwrap();
     let size = fcntl_getpipe_size(source.as_fd()).unwrap();
     assert!(size == PIPE_BYTES || size == small, "{size}");
+}
+
+/// A sink does not set the buffer of a TCP socket: the kernel would no longer size it.
+#[tokio::test]
+async fn enlarges_the_send_buffer_of_a_unix_socket_only() {
+    let (stdout, _reader) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let small = socket_send_buffer_size(&stdout).unwrap();
+    let sink = Sink::new(stdout, "a socket").unwrap();
+    assert!(socket_send_buffer_size(sink.as_fd()).unwrap() > small);
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let own = socket_send_buffer_size(&tcp).unwrap();
+    let sink = Sink::new(tcp.into(), "a connection").unwrap();
+    assert_eq!(socket_send_buffer_size(sink.as_fd()).unwrap(), own);
 }
 
 #[tokio::test]
