@@ -15,9 +15,7 @@ use std::{
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, XattrFlags, fcntl_getfl, getxattr, mknodat, open, setxattr},
     io::Errno,
-    net::{
-        AddressFamily, SocketFlags, SocketType, socketpair, sockopt::socket_send_buffer_size,
-    },
+    net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt::socket_send_buffer_size},
     pipe::{fcntl_getpipe_size, pipe},
     process::{Uid, geteuid},
 };
