@@ -148,6 +148,8 @@ impl Memlock {
         let divided = Self {
             cap,
             rails,
+            // Only a stream with one rail has an express path.
+            reserved: if rails == 1 { self.reserved } else { 0 },
             ..*self
         };
         (rails == 1 || divided.budget() >= LEAST_RAIL_BYTES).then_some(divided)
@@ -421,6 +423,8 @@ mod tests {
         assert!(!fits(2 * MIB) && !fits(64 * KIB));
         let mut memlock = limited(64 * MIB);
         assert!(memlock.reserve_express(300 << 10));
+        let reserved = |rails| memlock.divided(rails).unwrap().reserved;
+        assert!(reserved(1) > 300 << 10 && reserved(2) == 0);
         let (chunk, depth) = fit(POOL.0, POOL.1, Direction::Both, &memlock).unwrap();
         let pool = memlock.needed(chunk, depth, Direction::Both);
         assert!(pool + (300 << 10) + RING_BYTES <= DEFAULT_CAP_BYTES);

@@ -234,7 +234,8 @@ impl RdmaReceive {
         (slot, header): (RdmaSlot, Header),
     ) -> Poll<io::Result<(RdmaSlot, Header)>> {
         self.next = header.end();
-        self.renewal.raise_received(self.next);
+        let length = u64::from(header.length);
+        self.renewal.raise_received(self.next, length);
         Poll::Ready(Ok((slot, header)))
     }
 

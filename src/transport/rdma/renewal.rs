@@ -73,6 +73,8 @@ use crate::{
 /// What both sides of the data path share with the task that renews the link.
 pub(crate) struct RenewalShared {
     state: RailState,
+    /// The stream has other rails beside this one.
+    has_others: bool,
     /// The offset up to which writes of this rail have completed.
     sent: AtomicU64,
     /// The offset up to which frames of this rail have arrived.
@@ -106,6 +108,7 @@ impl RenewalShared {
     /// Requests a new link after `limit` completions.
     pub(crate) fn new(state: RailState, limit: u64) -> Self {
         Self {
+            has_others: state.has_others(),
             state,
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -149,16 +152,23 @@ impl RenewalShared {
         &self.state.data
     }
 
-    /// Records that all bytes of this rail up to this offset have been sent: of two ways to the peer one may be ahead.
-    pub(crate) fn raise_sent(&self, offset: u64) {
-        let before = self.sent.fetch_max(offset, Ordering::Relaxed);
-        self.data().add_sent(offset.saturating_sub(before));
+    /// Records that all bytes of this rail up to the offset `end` have been sent, the last `length` of them in one frame:
+    /// of two ways to the peer one may be ahead.
+    pub(crate) fn raise_sent(&self, end: u64, length: u64) {
+        self.data().add_sent(self.raise(&self.sent, end, length));
     }
 
-    /// Records that all bytes of this rail up to this offset have been received.
-    pub(crate) fn raise_received(&self, offset: u64) {
-        let before = self.received.fetch_max(offset, Ordering::Relaxed);
-        self.data().add_received(offset.saturating_sub(before));
+    /// Records that a frame of this rail has been received, whose last byte is before the offset `end`.
+    pub(crate) fn raise_received(&self, end: u64, length: u64) {
+        let bytes = self.raise(&self.received, end, length);
+        self.data().add_received(bytes);
+    }
+
+    /// Raises the offset of this rail, and returns how many of its bytes that adds.
+    fn raise(&self, count: &AtomicU64, end: u64, length: u64) -> u64 {
+        let added = end.saturating_sub(count.fetch_max(end, Ordering::Relaxed));
+        // The bytes between two frames of a rail travel on other rails.
+        added.min(if self.has_others { length } else { u64::MAX })
     }
 
     /// Wakes the renewal: a work request has completed or failed.
@@ -666,5 +676,33 @@ impl Renewer {
         state.resume();
         // The steward too: only it drives a half that its user does not poll.
         state.wake_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Direction, transport::control::state::State};
+
+    /// The counts are those of a stall's message: offsets would name bytes that travel on other rails.
+    #[test]
+    fn the_bytes_between_two_frames_of_a_rail_are_not_counted() {
+        for (rails, counted) in [(1, 9_000), (2, 1_200)] {
+            let state = State::with_rails("hostB".to_owned(), Direction::Both, 2, rails);
+            let rail = RenewalShared::new(RailState::new(&state, 0), u64::MAX);
+            // Two frames of 400 bytes, one of them again after a renewal, and one that the peer has verified.
+            for (end, length) in [
+                (5_400, 400),
+                (8_400, 400),
+                (8_400, 400),
+                (9_000, 400),
+                (9_000, 0),
+            ] {
+                rail.raise_sent(end, length);
+                rail.raise_received(end, length);
+            }
+            let counts = [rail.data().sent(), rail.data().received()];
+            assert_eq!(counts, [counted; 2], "{rails} rails");
+        }
     }
 }

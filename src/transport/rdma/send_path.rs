@@ -140,7 +140,8 @@ impl SendLink {
     /// Counts the last small frame as sent, unless a write before it is in flight: a lost completion must be noticed.
     fn note_sent(&self, renewal: &RenewalShared) {
         if self.in_flight.is_empty() {
-            renewal.raise_sent(self.small_end);
+            // Only a stream with one rail has an express path.
+            renewal.raise_sent(self.small_end, u64::MAX);
         }
     }
 
@@ -232,16 +233,17 @@ impl RdmaSend {
     /// queued frames before that offset have arrived, and are dropped.
     pub(super) fn install(&mut self, live: SendLink, generation: u32, verified: u64) {
         (self.live, self.generation, self.written) = (Some(live), generation, 0);
-        self.renewal.raise_sent(verified);
         match self.small_in_doubt.take() {
             Some(offset) if offset >= verified => self.dead_express_paths += 1,
             Some(_) => self.dead_express_paths = 0,
             None => {}
         }
-        let arrived = |frame: &Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
-        while self.waiting.front().is_some_and(arrived) {
+        let arrived = |frame: &Frame| header(&frame.bytes).filter(|h| h.offset < verified);
+        while let Some(header) = self.waiting.front().and_then(arrived) {
             self.waiting.pop_front();
+            self.renewal.raise_sent(header.end(), header.length.into());
         }
+        self.renewal.raise_sent(verified, 0);
         // The slots of the lost link are gone, so every frame needs a new credit.
         self.waiting
             .iter_mut()
@@ -275,7 +277,8 @@ impl RdmaSend {
                 Ok(()) => {
                     self.written += 1;
                     self.renewal.count();
-                    self.renewal.raise_sent(done.end);
+                    let length = (done.frame_bytes - HEADER_BYTES) as u64;
+                    self.renewal.raise_sent(done.end, length);
                 }
                 Err(error) => {
                     live.broken = true;
