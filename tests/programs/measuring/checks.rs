@@ -151,9 +151,10 @@ fn a_lack_of_rdma_is_a_note_unless_rdma_is_required() {
     let Some(network) = Network::new(2) else {
         return;
     };
-    let (finding, remedy) = match cfg!(feature = "rdma") {
-        true => ("no-rdma", "rdma link add rxe0 type rxe netdev eth0"),
-        false => ("no-rdma-build", "build it with RDMA: `scripts/install`"),
+    let (finding, remedy) = if cfg!(feature = "rdma") {
+        ("no-rdma", "rdma link add rxe0 type rxe netdev eth0")
+    } else {
+        ("no-rdma-build", "build it with RDMA: `scripts/install`")
     };
     let (report, end) = check(&network, &[]);
     end.exits(0);

@@ -198,9 +198,10 @@ fn a_run_is_drawn_and_a_saved_report_is_drawn_alike() {
         .end();
     end.exits(0);
     let html = fs::read_to_string(&page_again).unwrap();
-    let reason = match cfg!(feature = "rdma") {
-        true => "no RDMA device",
-        false => "built without RDMA",
+    let reason = if cfg!(feature = "rdma") {
+        "no RDMA device"
+    } else {
+        "built without RDMA"
     };
     assert!(html.contains(reason), "{html}");
     // Nothing but the files themselves is left.
