@@ -152,8 +152,8 @@ impl RenewalShared {
         &self.state.data
     }
 
-    /// Records that all bytes of this rail up to the offset `end` have been sent, the last `length` of them in one frame:
-    /// of two ways to the peer one may be ahead.
+    /// Records that all bytes of this rail up to the offset `end` have been sent, the last `length` of them in one
+    /// frame: of two ways to the peer one may be ahead.
     pub(crate) fn raise_sent(&self, end: u64, length: u64) {
         self.data().add_sent(self.raise(&self.sent, end, length));
     }
