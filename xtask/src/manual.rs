@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Arg, Command};
+use clap::{Arg, Command, ValueHint};
 use clap_complete::{Shell, generate};
 use clap_mangen::{
     Man,
@@ -45,10 +45,39 @@ fn files(command: &Command) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     ] {
         let mut script = Vec::new();
         generate(shell, &mut command.clone(), name, &mut script);
+        let mut hints = command.get_positionals().map(Arg::get_value_hint);
+        if hints.any(|hint| hint == ValueHint::Hostname) {
+            script.extend(hosts(shell).replace("NAME", name).into_bytes());
+        }
         files.push((path.into(), script));
     }
     Ok(files)
 }
+
+/// Returns the lines that complete the names of hosts: `clap_complete` makes them for zsh only.
+fn hosts(shell: Shell) -> &'static str {
+    match shell {
+        Shell::Bash => BASH_HOSTS,
+        Shell::Fish => "complete -c NAME -a '(__fish_print_hostnames)'\n",
+        _ => "",
+    }
+}
+
+/// The hosts of `/etc/hosts` and of the user's ssh, where the definitions of `clap_complete` have nothing but options.
+const BASH_HOSTS: &str = r#"
+_NAME_hosts() {
+    _NAME "$@"
+    local word=$2 hosts
+    [[ $word == -* || ( $COMP_CWORD -gt 1 && ${#COMPREPLY[@]} -gt 0 ) ]] && return 0
+    hosts=$({
+        compgen -A hostname
+        sed -n 's/^[[:space:]]*[Hh]ost[[:space:]=]//p' ~/.ssh/config | tr ' ' '\n' | grep -v '[*?!]'
+        sed -n 's/^\([[:alnum:]][^ ]*\) .*/\1/p' ~/.ssh/known_hosts | tr , '\n'
+    } 2>/dev/null)
+    COMPREPLY+=($(compgen -W "$hosts" -- "$word"))
+}
+complete -F _NAME_hosts -o bashdefault -o default NAME
+"#;
 
 /// Returns the man page of a program. What its help teaches after the options are sections of the page.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
@@ -291,6 +320,51 @@ mod tests {
                 .join("share/bash-completion/completions/rdsend"),
         );
         assert!(script.unwrap().contains("--connect-timeout"));
+    }
+
+    #[test]
+    fn bash_and_fish_complete_the_names_of_hosts() {
+        let prefix = tempfile::tempdir().unwrap();
+        install(prefix.path()).unwrap();
+        let ssh = prefix.path().join(".ssh");
+        fs::create_dir(&ssh).unwrap();
+        fs::write(ssh.join("config"), "Host store7 *.lan\n  User me\n").unwrap();
+        fs::write(
+            ssh.join("known_hosts"),
+            "store8,10.0.0.8 ssh-ed25519 AAAA\n",
+        )
+        .unwrap();
+        let script = prefix
+            .path()
+            .join("share/bash-completion/completions/rdsend");
+        let fish = prefix
+            .path()
+            .join("share/fish/vendor_completions.d/rdsend.fish");
+        for (shell, line) in [
+            (
+                "bash",
+                format!(
+                    ". {}; COMP_WORDS=(rdsend -v sto); COMP_CWORD=2; _rdsend_hosts rdsend sto -v; echo ${{COMPREPLY[*]}}",
+                    script.display()
+                ),
+            ),
+            (
+                "fish",
+                format!("source {}; complete -C 'rdsend -v sto'", fish.display()),
+            ),
+        ] {
+            let run = Process::new(shell)
+                .args(["-c", &line])
+                .env("HOME", prefix.path())
+                .output();
+            let Ok(output) = run else {
+                eprintln!("SKIPPED: there is no {shell}");
+                continue;
+            };
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let has_all = said.contains("store7") && said.contains("store8");
+            assert!(has_all && !said.contains(".lan"), "{shell}: {output:?}");
+        }
     }
 
     #[test]
