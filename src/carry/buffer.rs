@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     fs, io, mem,
+    path::Path,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -259,10 +260,10 @@ impl ByteQueue {
     ///
     /// Fails if the host has less memory.
     fn new(most: u64) -> io::Result<Self> {
-        check_memory(
-            most,
-            &fs::read_to_string("/proc/meminfo").unwrap_or_default(),
-        )?;
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let limit = group_limit(&own, |path| fs::read_to_string(path).ok());
+        check_memory(most, &meminfo, limit)?;
         Ok(Self {
             state: Mutex::default(),
             filled: AtomicWaker::new(),
@@ -361,13 +362,25 @@ impl ByteQueue {
     }
 }
 
-/// Fails if a host with this `/proc/meminfo` has less than so many bytes of memory available: the kernel would end this
-/// process, or another one, when the buffer fills.
-fn check_memory(bytes: u64, meminfo: &str) -> io::Result<()> {
+/// Returns the least memory limit, in bytes, of the control groups that this `/proc/self/cgroup` names, and of the groups
+/// above them; none if they have no limit. A container has one.
+fn group_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let group = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let path = root.join(group);
+    let groups = path.ancestors().take_while(|path| path.starts_with(root));
+    let limits = groups.filter_map(|path| read(&path.join("memory.max")));
+    limits.filter_map(|text| text.trim().parse().ok()).min()
+}
+
+/// Fails if a host with this `/proc/meminfo`, and this limit of the control group, has less than so many bytes of memory
+/// available: the kernel would end this process, or another one, when the buffer fills.
+fn check_memory(bytes: u64, meminfo: &str, limit: Option<u64>) -> io::Result<()> {
     let mut lines = meminfo.lines();
     let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
-    let Some(kib) = kib.and_then(|kib| kib.trim().parse::<u64>().ok()) else {
+    let kib = kib.and_then(|kib| kib.trim().parse::<u64>().ok());
+    let Some(kib) = kib.into_iter().chain(limit.map(|bytes| bytes >> 10)).min() else {
         return Ok(());
     };
     if bytes >> 10 <= kib {
@@ -407,11 +420,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_least_limit_of_the_control_groups_counts() {
+        let read = |path: &Path| match path.to_str()? {
+            "/sys/fs/cgroup/jobs/one/memory.max" => Some("max\n".to_owned()),
+            "/sys/fs/cgroup/jobs/memory.max" => Some("1048576\n".to_owned()),
+            "/sys/fs/cgroup/memory.max" => Some("4194304\n".to_owned()),
+            _ => None,
+        };
+        assert_eq!(group_limit("0::/jobs/one\n", read), Some(1 << 20));
+        assert_eq!(group_limit("0::/\n", read), Some(4 << 20));
+        assert_eq!(group_limit("1:cpu:/jobs\n", read), None);
+    }
+
+    #[test]
     fn a_buffer_that_is_larger_than_the_memory_is_refused() {
         let meminfo = "MemTotal:  2097152 kB\nMemAvailable:   1048576 kB\n";
-        check_memory(1 << 30, meminfo).unwrap();
-        check_memory(1 << 40, "").unwrap();
-        let error = check_memory((1 << 30) + (1 << 20), meminfo).unwrap_err();
+        check_memory(1 << 30, meminfo, None).unwrap();
+        check_memory(1 << 30, meminfo, Some(1 << 30)).unwrap();
+        check_memory(1 << 40, "", None).unwrap();
+        check_memory(1 << 30, meminfo, Some(1 << 29)).unwrap_err();
+        let error = check_memory((1 << 30) + (1 << 20), meminfo, None).unwrap_err();
         assert_eq!(
             error.to_string(),
             "a buffer of 1025 MiB needs more memory than this host has available, 1024 MiB; give a smaller --buffer"
