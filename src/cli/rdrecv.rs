@@ -34,7 +34,11 @@ pub fn main() -> ExitCode {
     let mut args = or_exit("rdrecv", RdrecvArgs::try_parse());
     let (key, hidden) = args.key.take();
     args.stream.is_bulk = true;
-    let console = Console::of_program("rdrecv", args.messages);
+    let console = if args.output().is_some() {
+        Console::of_program
+    } else {
+        Console::beside_data
+    }("rdrecv", args.messages.clone());
     console.note_encryption(&args.stream);
     run::main(&console, hidden, |run| receive(args, key, run))
 }

@@ -2,7 +2,9 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use crate::support::programs::{built, local_hosts::Hosts, program};
+use serde_json::Value;
+
+use crate::support::programs::{built, hosts::Outcome, local_hosts::Hosts, program};
 
 /// Runs a program with a line of arguments in which `|` separates the arguments. Returns what it printed to stderr.
 fn said(hosts: &Hosts, name: &'static str, line: &str) -> String {
@@ -217,6 +219,87 @@ fn reports_for_programs_have_no_numbers_of_errors() {
         assert!(text.contains("No such file or directory"), "{name}: {text}");
         assert!(!text.contains("os error"), "{name}: {text}");
     }
+}
+
+/// Returns the last line of a report in JSON.
+fn last(text: &str) -> Value {
+    let line = text.lines().last().unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {text}"))
+}
+
+#[test]
+fn json_means_the_same_in_all_programs() {
+    let hosts = Hosts::new("");
+    fs::create_dir_all(hosts.path("h1", "")).unwrap();
+    let report = hosts.directory().join("report.json");
+    let file = format!("--json={}", report.display());
+    let perf = [
+        "--measure",
+        "connect",
+        "--time",
+        "0.1",
+        "--runs",
+        "1",
+        "h1",
+        "h2",
+    ];
+    let lines: [(&str, &[&str]); 5] = [
+        ("rdpipe", &["h1:< missing", "h1:cat"]),
+        ("rdcp", &["h1:missing", "h1:copy"]),
+        ("rdcat", &["h1:missing"]),
+        ("rdperf", &perf),
+        (
+            "rdsend",
+            &["-i", "missing", "127.0.0.1", "1", "a key of some length"],
+        ),
+    ];
+    for (name, words) in lines {
+        let run = |option: &str| {
+            let words = [&[option], words].concat();
+            let setup = match name {
+                "rdpipe" => hosts.rdpipe(&words),
+                "rdcp" => hosts.rdcp(&words),
+                "rdcat" => hosts.rdcat(&words),
+                "rdperf" => hosts.rdperf(&words),
+                _ => program(&built("rdsend"), "rdsend").args(&words),
+            };
+            setup.start().end()
+        };
+        let end = run(&file);
+        let written = last(&fs::read_to_string(&report).unwrap());
+        let kept = (&written["event"], &written["program"], &written["exit"]);
+        assert_eq!(kept, (&"end".into(), &name.into(), &end.code().into()));
+        let is_silent = end.stdout.is_empty() && !end.stderr.contains("{\"event\"");
+        assert!(is_silent, "{name}: {}", end.stderr);
+        fs::remove_file(&report).unwrap();
+
+        let end = run("--json=-");
+        let printed = String::from_utf8(end.stdout.clone()).unwrap();
+        if ["rdpipe", "rdcat"].contains(&name) {
+            end.tells(
+                2,
+                &["--json=- would mix the report with the data on stdout"],
+            );
+        } else {
+            assert_eq!(last(&printed)["exit"], end.code(), "{name}");
+        }
+
+        let end = run("--json");
+        let printed = String::from_utf8(end.stdout.clone()).unwrap();
+        if ["rdcp", "rdperf"].contains(&name) {
+            assert_eq!(last(&printed)["event"], "end", "{name}");
+            assert!(end.stderr.contains("write --json=-"), "{}", end.stderr);
+        } else {
+            assert_eq!(last(&end.stderr)["event"], "end", "{name}");
+        }
+
+        let end = run("--json=/nonexistent/report");
+        end.tells(1, &["cannot write /nonexistent/report: No such file"]);
+    }
+    let old = ["--json", &report.display().to_string(), "h1:echo x"];
+    let end = hosts.rdpipe(&old).start().end();
+    assert!(end.exits(0).contains("write --json=FILE"), "{}", end.stderr);
+    assert_eq!(last(&fs::read_to_string(&report).unwrap())["exit"], 0);
 }
 
 #[test]

@@ -216,7 +216,7 @@ Examples:
   $ rdperf --read fs1:/data/big --write fs2:/data fs1 fs2     which end is the limit
   $ rdperf --pingpong fs2              round trips per second over TCP and RDMA
   $ rdperf --sweep inline fs2          SENDs of 2 bytes to 1 KiB over RDMA, inline and not
-  $ rdperf --json fs2 > before; ...; rdperf --json fs2 > after; rdperf diff before after
+  $ rdperf --json=before fs2; ...; rdperf --json=after fs2; rdperf diff before after
   $ rdperf --plot fs2.svg --report fs2.html fs2               pictures, and the report as a page
   $ rdperf draw before --plot before.svg
 

@@ -9,9 +9,9 @@ mod tests;
 pub(super) mod version;
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use clap::{ArgAction, Args, error::ErrorKind};
@@ -73,7 +73,7 @@ pub(crate) fn file(path: Option<&Path>) -> Option<&Path> {
 }
 
 /// The options for messages: how many, and in which form.
-#[derive(Debug, Clone, Copy, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MessageOptions {
     /// Print how the run went: transport, bytes, seconds, bandwidth; -vv how ssh is called, too
     #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
@@ -83,7 +83,66 @@ pub(crate) struct MessageOptions {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Report in JSON: write every message to stderr as one object a line
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonOption,
+}
+
+/// The option `--json`, which means the same in all programs.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct JsonOption {
+    /// Report in JSON, one object a line: to FILE, where - is stdout, or to stderr in place of text
+    #[arg(
+        id = "json",
+        long = "json",
+        value_name = "FILE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub(crate) target: Option<JsonTarget>,
+}
+
+impl JsonOption {
+    /// Returns true if `--json` was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.target.is_some()
+    }
+
+    /// Returns the option as rdcp and rdperf take it in this release: alone, it means stdout, as it did.
+    pub(crate) fn or_stdout(&self) -> Self {
+        let target = self.target.clone();
+        let target = target.map(|target| match target {
+            JsonTarget::Stderr => JsonTarget::Stdout,
+            other => other,
+        });
+        Self { target }
+    }
+
+    /// Prints that the option alone will mean stderr, if it is alone.
+    pub(crate) fn note_stdout(&self, console: &Console) {
+        if self.target == Some(JsonTarget::Stderr) {
+            console.note("--json alone prints to stdout in this release, and to stderr from the next one on: write --json=-");
+        }
+    }
+}
+
+/// Where the report of `--json` goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum JsonTarget {
+    /// The option stands alone: stderr, in place of text.
+    Stderr,
+    /// The option has the value `-`.
+    Stdout,
+    /// The option names a file.
+    File(PathBuf),
+}
+
+impl From<OsString> for JsonTarget {
+    fn from(value: OsString) -> Self {
+        match value.as_encoded_bytes() {
+            b"" => Self::Stderr,
+            b"-" => Self::Stdout,
+            _ => Self::File(value.into()),
+        }
+    }
 }

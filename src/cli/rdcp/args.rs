@@ -8,7 +8,9 @@ use clap::{
 };
 
 use crate::{
-    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
+    cli::args::{
+        Agent, HostOptions, JsonOption, MessageOptions, StreamOptions, help, or_exit, version,
+    },
     copy::{
         order::{CopyOptions, DigestKind, ExistingFiles, FilterRule, NameFilter},
         supervised::{MOST_LANES, suitable_lanes},
@@ -94,9 +96,8 @@ pub(crate) struct CopyReportArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Report in JSON: write one object to stdout at the end
-    #[arg(long, conflicts_with = "checksum")]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonOption,
 }
 
 /// The options that say what is copied, and how.
@@ -166,7 +167,7 @@ pub(crate) struct CopyArgs {
         value_name = "xxh64|sha256",
         hide_possible_values = true
     )]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "xxh64")]
+    #[arg(conflicts_with = "json", num_args = 0..=1, require_equals = true, default_missing_value = "xxh64")]
     pub(crate) checksum: Option<DigestChoice>,
 
     /// Remove each file of the source after the destination has confirmed it
@@ -206,13 +207,13 @@ impl RdcpArgs {
         Ok(args)
     }
 
-    /// Returns the options for messages. `--json` is not among them: rdcp writes its report to stdout.
+    /// Returns the options for messages.
     #[must_use]
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
             verbose: self.report.verbose,
             quiet: self.report.quiet,
-            json: false,
+            json: self.report.json.or_stdout(),
         }
     }
 

@@ -50,11 +50,12 @@ pub(super) fn run(
     plans: &[CopyPlan],
     console: &Console,
 ) -> Exit {
-    if args.report.json || has_listing(args) {
+    if console.prints_json() || has_listing(args) {
         if let Err(exit) = message::require_stdout(console) {
             return exit;
         }
     }
+    args.report.json.note_stdout(console);
     let started = Instant::now();
     let shared = SharedProgress::default();
     let mut totals = CopyTotals::default();
@@ -79,12 +80,10 @@ pub(super) fn run(
             "whole files, and the parts of large ones, are kept; {again} continues"
         ));
     }
-    if args.report.json {
-        let shared = shared.lock();
-        let json = CopyDocument::new(exit, seconds, &totals, &shared.log).json();
-        if let Err(unwritten) = message::print_stdout(&json, console) {
-            exit = worse(exit, unwritten);
-        }
+    let log = shared.lock();
+    let document = CopyDocument::new(exit, seconds, &totals, &log.log);
+    if let Err(unwritten) = console.end(&document) {
+        exit = worse(exit, unwritten);
     }
     exit
 }
@@ -149,7 +148,7 @@ fn listing(args: &RdcpArgs) -> anyhow::Result<Option<(Listing, ListingWriter)>> 
 
 /// Returns true if the options ask for a list on stdout.
 fn has_listing(args: &RdcpArgs) -> bool {
-    args.copy.checksum.is_some() || (args.copy.dry_run && !args.report.json)
+    args.copy.checksum.is_some() || (args.copy.dry_run && !args.report.json.is_given())
 }
 
 /// What all copies of a run share.

@@ -147,12 +147,6 @@ impl<'a> CopyDocument<'a> {
             log,
         }
     }
-
-    /// Returns the report as JSON.
-    pub(super) fn json(&self) -> String {
-        // Serialization only fails for maps whose keys are not strings, and the report has no maps.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
-    }
 }
 
 /// What all copies of a run have done together.
@@ -293,8 +287,8 @@ mod tests {
         };
         log.ended(&plan, &summary);
         let totals = CopyTotals::default();
-        let text = CopyDocument::new(Exit::Local, 1.5, &totals, &log).json();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let document = CopyDocument::new(Exit::Local, 1.5, &totals, &log);
+        let value: serde_json::Value = serde_json::to_value(&document).unwrap();
         assert_eq!(
             (&value["exit"], &value["seconds"]),
             (&1.into(), &1.5.into())

@@ -13,7 +13,8 @@ use clap::{
 
 use crate::{
     cli::args::{
-        Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, or_exit, version,
+        Agent, HostOptions, JsonOption, MessageOptions, Secret, StreamOptions, help, or_exit,
+        version,
     },
     forward::{
         policy::{AllowedPorts, ForwardPolicy},
@@ -209,7 +210,7 @@ pub(crate) struct ForwardPeerOptions {
 }
 
 /// The options for messages of rdforward.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ForwardMessageOptions {
     /// Print how the run went: what carries the data, and each connection as it comes and goes; -vv how ssh is called, too
     #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
@@ -219,9 +220,8 @@ pub(crate) struct ForwardMessageOptions {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Report in JSON: write every message to stderr as one object a line
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonOption,
 }
 
 impl From<ForwardMessageOptions> for MessageOptions {
@@ -255,11 +255,11 @@ impl RdforwardArgs {
     /// Returns the options for messages of the form that was chosen.
     pub(crate) fn messages(&self) -> MessageOptions {
         let report = match &self.form {
-            None => self.report,
-            Some(ForwardForm::Run(run)) => run.report,
-            Some(ForwardForm::Serve(serve)) => serve.report,
+            None => &self.report,
+            Some(ForwardForm::Run(run)) => &run.report,
+            Some(ForwardForm::Serve(serve)) => &serve.report,
         };
-        report.into()
+        report.clone().into()
     }
 
     /// Returns the options for streams of the form that was chosen.

@@ -43,17 +43,19 @@ pub(super) fn observer(
 /// the name of the client.
 pub(super) fn client_observer(log: ClientLog) -> TunnelObserver {
     Arc::new(move |event| {
-        if log.is_json() {
-            log.event(as_json(&event));
-        } else if let Some((level, text)) = as_text(&event) {
+        log.event(as_json(&event));
+        if log.is_text()
+            && let Some((level, text)) = as_text(&event)
+        {
             log.print(level, &text);
         }
     })
 }
 
 fn print(console: &Console, event: &TunnelEvent, remote: &[ForwardSpec]) {
+    console.event(&as_json(event));
     if console.is_json() {
-        return console.event(&as_json(event));
+        return;
     }
     if let TunnelEvent::Listening { id, port } = event {
         let index = usize::try_from(*id).unwrap_or(usize::MAX);

@@ -15,7 +15,7 @@ use clap::{
 use super::sweep::Sweep;
 use crate::{
     TransportPolicy,
-    cli::args::{Agent, HostOptions, MessageOptions, Secret, help, version},
+    cli::args::{Agent, HostOptions, JsonOption, MessageOptions, Secret, help, version},
     options::{self, StreamOptions, TypedRate},
     perf::{
         messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
@@ -187,9 +187,8 @@ pub(crate) struct PerfReportArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Report in JSON: write one object to stdout at the end
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonOption,
 
     /// Report in CSV: write a row for each measurement to stdout at the end
     #[arg(long, conflicts_with = "json")]
@@ -227,12 +226,12 @@ pub(super) enum Request {
 }
 
 impl RdperfArgs {
-    /// Returns the options for messages. `--json` is not among them: rdperf writes its report to stdout.
+    /// Returns the options for messages.
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
             verbose: self.report.verbose,
             quiet: self.report.quiet,
-            json: false,
+            json: self.report.json.or_stdout(),
         }
     }
 
@@ -252,7 +251,7 @@ impl RdperfArgs {
             [first, ..] if first == "diff" && self.pictures.is_wanted() => {
                 Err("diff prints text; rdperf draw makes the pictures of a report".to_owned())
             }
-            [first, ..] if first == "draw" && (self.report.json || self.report.csv) => {
+            [first, ..] if first == "draw" && (self.report.json.is_given() || self.report.csv) => {
                 Err("draw prints nothing: --json and --csv belong to a run with hosts".to_owned())
             }
             [first, report] if first == "draw" && self.pictures.is_wanted() => {
@@ -262,7 +261,7 @@ impl RdperfArgs {
                 "give a report and what to draw: rdperf draw REPORT.json --plot FILE.svg"
                     .to_owned(),
             ),
-            [first, ..] if first == "diff" && (self.report.json || self.report.csv) => {
+            [first, ..] if first == "diff" && (self.report.json.is_given() || self.report.csv) => {
                 Err("diff prints text: --json and --csv belong to a run with hosts".to_owned())
             }
             [first, old, new] if first == "diff" => Ok(Request::Diff(old.into(), new.into())),

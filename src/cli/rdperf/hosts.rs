@@ -272,7 +272,7 @@ pub(super) struct RunContext<'a> {
 impl RunContext<'_> {
     /// Returns true if the report is for people, and not for programs.
     pub(super) fn is_for_people(&self) -> bool {
-        !self.args.report.json && !self.args.report.csv
+        !self.args.report.json.is_given() && !self.args.report.csv
     }
 
     /// Prints what one run of a measurement has shown, with `-v`.

@@ -151,9 +151,14 @@ impl RunOutcome {
         let exit = self.unwritten.unwrap_or(exit);
         self.document.exit = exit.code();
         let report = &context.args.report;
-        let text = if report.json {
-            self.document.json()
-        } else if report.csv {
+        if report.json.is_given() {
+            report.json.note_stdout(context.console);
+            return match self.unwritten {
+                Some(_) => exit,
+                None => context.console.end(&self.document).err().unwrap_or(exit),
+            };
+        }
+        let text = if report.csv {
             self.document.csv()
         } else {
             lines(&self.text(context))

@@ -2,7 +2,7 @@
 //! code; and the dry run, `-n`.
 
 use std::{
-    env, fs,
+    env,
     io::{self, IsTerminal},
     path::PathBuf,
     time::Duration,
@@ -67,11 +67,8 @@ pub(super) fn tell(
     let gigabytes = rate(bytes, seconds) / 1e9;
     console.detail(&format!("Bandwidth {gigabytes:.3} GB/s"));
     let exit = outcome.exit();
-    if let Some(path) = &args.report.json {
-        if let Err(error) = fs::write(path, table.json()) {
-            console.error(&format!("cannot write {}: {error}", path.display()));
-            return if exit == 0 { super::FAILED_HERE } else { exit };
-        }
+    if console.end(&table).is_err() && exit == 0 {
+        return super::FAILED_HERE;
     }
     exit
 }
@@ -317,12 +314,6 @@ impl Table {
             stages: (0..plan.stages.len()).map(stage).collect(),
             edges: summary.links.iter().enumerate().filter_map(edge).collect(),
         }
-    }
-
-    /// Returns the report as JSON.
-    pub(crate) fn json(&self) -> String {
-        // Serialization only fails for maps whose keys are not strings, and the report has no maps.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
     /// Returns true if a stage has begun its work: until then, the table would be one of zeros.
@@ -630,7 +621,7 @@ mod tests {
 
     #[test]
     fn json_has_every_stage_and_edge() {
-        let value: serde_json::Value = serde_json::from_str(&table().json()).unwrap();
+        let value = serde_json::to_value(table()).unwrap();
         assert_eq!(value["exit"], 137);
         assert_eq!(value["errors"][0], "stage 2");
         let stages = value["stages"].as_array().unwrap();

@@ -5,7 +5,6 @@ mod ending;
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},
-    path::PathBuf,
     process::ExitCode,
     time::Instant,
 };
@@ -13,7 +12,7 @@ use std::{
 use clap::{ArgAction, Args, CommandFactory, Parser, error::ErrorKind};
 
 use super::{
-    args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
+    args::{Agent, HostOptions, JsonOption, MessageOptions, StreamOptions, help, or_exit, version},
     shared::{
         message::Console,
         supervision::{self, PipelineView, run_alone},
@@ -32,7 +31,9 @@ use crate::{
 #[must_use]
 pub(super) fn main() -> ExitCode {
     process::prepare();
-    let mut args = or_exit("rdpipe", RdpipeArgs::try_parse());
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let is_old = join_json_file(&mut words);
+    let mut args = or_exit("rdpipe", RdpipeArgs::try_parse_from(words.iter()));
     args.stream.is_bulk = true;
     if let Some(process) = args.agent {
         return supervision::main(process);
@@ -43,8 +44,11 @@ pub(super) fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, error)
             .exit(),
     };
-    let console = Console::of_program("rdpipe", args.messages());
+    let console = Console::beside_data("rdpipe", args.messages());
     console.note_encryption(&args.stream);
+    if is_old {
+        console.note("write --json=FILE: from the next release on, a word after --json is a stage");
+    }
     if args.dry_run {
         let exit = ending::print(&plan, &args, &console);
         console.finish();
@@ -147,19 +151,38 @@ pub(crate) struct ReportOptions {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Report in JSON: write how each stage and edge ended to FILE
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) json: JsonOption,
+}
+
+/// Joins `--json` and the file in the next word, the spelling until 0.1.0: no stage is a word without a colon. Returns
+/// true if they were there.
+fn join_json_file(words: &mut Vec<OsString>) -> bool {
+    let options = words.iter().take_while(|word| *word != "--");
+    let is_file = |word: &OsString| {
+        let bytes = word.as_encoded_bytes();
+        !bytes.starts_with(b"-") && !bytes.contains(&b':')
+    };
+    let Some(at) = options.clone().position(|word| word == "--json") else {
+        return false;
+    };
+    let is_old = words.get(at + 1).is_some_and(is_file);
+    if is_old {
+        let file = words.remove(at + 1);
+        words[at].push("=");
+        words[at].push(file);
+    }
+    is_old
 }
 
 impl RdpipeArgs {
-    /// Returns the options for messages. `--json` is not among them: rdpipe writes its report to a file.
+    /// Returns the options for messages.
     #[must_use]
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
             verbose: self.report.verbose,
             quiet: self.report.quiet,
-            json: false,
+            json: self.report.json.clone(),
         }
     }
 }

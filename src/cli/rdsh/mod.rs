@@ -17,7 +17,7 @@ use futures::FutureExt;
 
 use self::args::{RdshArgs, SshLine, SshTask};
 use super::{
-    args::{Agent, MessageOptions, or_exit},
+    args::{Agent, JsonOption, MessageOptions, or_exit},
     shared::{
         message::{Console, sentence},
         run, signals,
@@ -150,7 +150,7 @@ fn run(line: &SshLine) -> anyhow::Result<u8> {
         MessageOptions {
             verbose: args.verbose,
             quiet: args.verbose == 0,
-            json: false,
+            json: JsonOption::default(),
         },
     );
     console.note_encryption(&args.stream);

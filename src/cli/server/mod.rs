@@ -465,8 +465,11 @@ impl ClientLog {
         });
     }
 
-    /// Prints an object as JSON, with the client.
+    /// Prints an object as JSON, with the client, if there is a report in JSON.
     pub(in crate::cli) fn event(&self, mut event: Value) {
+        if !self.console.has_json() {
+            return;
+        }
         if let Some(fields) = event.as_object_mut() {
             fields.insert("client".to_owned(), self.client.clone().into());
         }
@@ -474,9 +477,9 @@ impl ClientLog {
             .client_notice(&self.name, |console| console.event(&event));
     }
 
-    /// Returns true if the log is JSON.
-    pub(in crate::cli) fn is_json(&self) -> bool {
-        self.console.is_json()
+    /// Returns true if the log is text.
+    pub(in crate::cli) fn is_text(&self) -> bool {
+        !self.console.is_json()
     }
 }
 

@@ -3,8 +3,10 @@
 
 use std::{
     fmt::{self, Write as _},
+    fs::File,
     io::{self, Write},
-    sync::{Mutex, PoisonError},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -24,7 +26,7 @@ use super::{
 use crate::{
     Encryption,
     advice::{advice, for_limit},
-    cli::args::{MessageOptions, StreamOptions},
+    cli::args::{JsonTarget, MessageOptions, StreamOptions},
     host::host_name,
     printable::{self, one_line},
     process::{self, Stdout},
@@ -38,7 +40,7 @@ pub(crate) struct Console {
     host: String,
     quiet: bool,
     verbose: u8,
-    json: bool,
+    json: Option<JsonOutput>,
     queue: StderrQueue,
     budgets: LineBudgets,
 }
@@ -52,7 +54,7 @@ impl Console {
             host: host_name(),
             quiet: options.quiet,
             verbose: options.verbose,
-            json: options.json,
+            json: None,
             queue: StderrQueue::new(),
             budgets: LineBudgets::default(),
         }
@@ -61,9 +63,30 @@ impl Console {
     /// Returns the console of a program, which also shows the events that the library traces.
     #[must_use]
     pub(crate) fn of_program(program: &'static str, options: MessageOptions) -> Self {
-        let console = Self::new(program, options);
+        let target = options.json.target.clone();
+        let mut console = Self::new(program, options);
+        match target.map(JsonOutput::open).transpose() {
+            Ok(json) => console.json = json,
+            Err(why) => console.refuse(&why, Exit::Local),
+        }
         show_on(&console);
         console
+    }
+
+    /// Returns the console of a program whose stdout is data, as [`of_program`](Self::of_program) does.
+    pub(crate) fn beside_data(program: &'static str, options: MessageOptions) -> Self {
+        if options.json.target == Some(JsonTarget::Stdout) {
+            let why = "--json=- would mix the report with the data on stdout; give --json=FILE";
+            Self::new(program, options).refuse(why, Exit::Usage);
+        }
+        Self::of_program(program, options)
+    }
+
+    /// Prints why the program cannot start, and ends it.
+    fn refuse(&self, why: &str, exit: Exit) -> ! {
+        self.error(why);
+        self.finish();
+        std::process::exit(exit.code().into())
     }
 
     /// Prints an error.
@@ -107,12 +130,11 @@ impl Console {
         self.say(Level::Minor, text);
     }
 
-    /// Prints what the user needs to continue, such as a ticket: the text `plain`, or with `--json` the object `event`.
+    /// Prints what the user needs to continue, such as a ticket: the text `plain`, and for `--json` the object `event`.
     /// `-q` does not suppress it.
     pub(crate) fn tell(&self, plain: &str, event: &impl Serialize) {
-        if self.json {
-            self.event(event);
-        } else {
+        self.event(event);
+        if !self.is_json() {
             let text = printable::lines(plain);
             self.write(format!("{}: {}: {text}\n", self.program, self.host));
         }
@@ -130,16 +152,28 @@ impl Console {
         self.write(printable::lines(&lines.join("\n")) + "\n");
     }
 
-    /// Returns true if `--json` was given.
+    /// Returns true if stderr is JSON in place of text.
     #[must_use]
     pub(crate) fn is_json(&self) -> bool {
-        self.json
+        matches!(self.json, Some(JsonOutput::Stderr))
+    }
+
+    /// Returns true if `--json` was given.
+    #[must_use]
+    pub(crate) fn has_json(&self) -> bool {
+        self.json.is_some()
+    }
+
+    /// Returns true if stdout gets the report in JSON.
+    #[must_use]
+    pub(crate) fn prints_json(&self) -> bool {
+        matches!(self.json, Some(JsonOutput::Stdout))
     }
 
     /// Returns true if the options allow a progress bar.
     #[must_use]
     pub(crate) fn wants_progress(&self) -> bool {
-        !self.quiet && !self.json
+        !self.quiet && !self.is_json()
     }
 
     /// Returns the name of this host.
@@ -238,7 +272,7 @@ impl Console {
             return;
         }
         let text = without_numbers(text.trim_end()) + for_limit(text);
-        if self.json {
+        if self.is_json() {
             self.event(&MessageEvent {
                 event: level,
                 message: &text,
@@ -273,9 +307,39 @@ impl Console {
         )
     }
 
-    /// Prints an object as JSON on one line.
+    /// Writes an object as JSON on one line to where `--json` says; without it, does nothing.
     pub(crate) fn event(&self, event: &impl Serialize) {
-        self.write(self.json_line(event));
+        let _ = self.write_event(event);
+    }
+
+    /// Writes the report at the end of a run as [`event`](Self::event) does.
+    ///
+    /// # Errors
+    ///
+    /// The exit code of a report that was not written, after the error was printed.
+    pub(crate) fn end(&self, report: &impl Serialize) -> Result<(), Exit> {
+        self.write_event(&EndEvent {
+            event: "end",
+            report,
+        })
+    }
+
+    fn write_event(&self, event: &impl Serialize) -> Result<(), Exit> {
+        match &self.json {
+            None => Ok(()),
+            Some(JsonOutput::Stderr) => {
+                self.write(self.json_line(event));
+                Ok(())
+            }
+            Some(JsonOutput::Stdout) => print_stdout(&self.json_line(event), self),
+            Some(JsonOutput::File(file, path)) => {
+                let written = (&**file).write_all(self.json_line(event).as_bytes());
+                written.map_err(|error| {
+                    self.error(&format!("cannot write {}: {error}", path.display()));
+                    Exit::Local
+                })
+            }
+        }
     }
 
     fn json_line(&self, event: &impl Serialize) -> String {
@@ -291,6 +355,28 @@ impl Console {
 
     fn write(&self, line: impl Into<String>) {
         self.queue.push(line.into());
+    }
+}
+
+/// Where JSON goes.
+#[derive(Debug, Clone)]
+enum JsonOutput {
+    Stderr,
+    Stdout,
+    File(Arc<File>, PathBuf),
+}
+
+impl JsonOutput {
+    fn open(target: JsonTarget) -> Result<Self, String> {
+        Ok(match target {
+            JsonTarget::Stderr => Self::Stderr,
+            JsonTarget::Stdout => Self::Stdout,
+            JsonTarget::File(path) => {
+                let file = File::create(&path)
+                    .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+                Self::File(Arc::new(file), path)
+            }
+        })
     }
 }
 
@@ -311,6 +397,14 @@ pub(crate) enum Level {
 struct MessageEvent<'a> {
     event: Level,
     message: &'a str,
+}
+
+/// The report at the end of a run.
+#[derive(Serialize)]
+struct EndEvent<'a, R> {
+    event: &'static str,
+    #[serde(flatten)]
+    report: &'a R,
 }
 
 /// An event with the fields that every JSON object has: program and host.
@@ -566,7 +660,7 @@ mod tests {
             let console = console(MessageOptions {
                 verbose,
                 quiet,
-                json: false,
+                ..MessageOptions::default()
             });
             let levels = [
                 Level::Error,
@@ -585,10 +679,7 @@ mod tests {
 
     #[test]
     fn json_is_one_line() {
-        let console = console(MessageOptions {
-            json: true,
-            ..MessageOptions::default()
-        });
+        let console = console(MessageOptions::default());
         let line = console.json_line(&MessageEvent {
             event: Level::Warning,
             message: "a\n\"b\"",

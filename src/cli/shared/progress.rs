@@ -336,7 +336,7 @@ mod tests {
     };
 
     use super::{super::stderr::INTERVAL, *};
-    use crate::cli::args::MessageOptions;
+    use crate::cli::args::{JsonOption, JsonTarget, MessageOptions};
 
     #[test]
     fn a_line_has_room_in_its_columns() {
@@ -465,12 +465,14 @@ mod tests {
                 ..MessageOptions::default()
             },
             MessageOptions {
-                json: true,
+                json: JsonOption {
+                    target: Some(JsonTarget::Stderr),
+                },
                 ..MessageOptions::default()
             },
         ];
         for options in options {
-            let console = Console::new("rdsend", options);
+            let console = Console::of_program("rdsend", options);
             assert!(RunProgress::start(&console, false, || (0, None)).is_none());
         }
         let console = Console::new("rdsend", MessageOptions::default());

@@ -60,10 +60,11 @@ impl Report {
         }
     }
 
-    /// Prints the error, then with `-v` how the run went. With `--json` it prints one object instead.
+    /// Prints the error, then with `-v` how the run went. With `--json` it writes one object.
     pub(crate) fn print(&self, console: &Console) {
+        console.event(self);
         if console.is_json() {
-            return console.event(self);
+            return;
         }
         if let Some(error) = &self.error {
             console.error(error);
@@ -76,9 +77,8 @@ impl Report {
 
     /// Prints the report without its error, for a run that has already printed its errors and transports.
     pub(crate) fn print_ending(&self, console: &Console) {
-        if console.is_json() {
-            console.event(self);
-        } else {
+        console.event(self);
+        if !console.is_json() {
             self.print_lines(console);
         }
     }
@@ -142,7 +142,7 @@ impl Listening<'_> {
     /// Prints what the user has to type for the sender: a key that rdrecv made, or a port that the system chose
     /// (`chosen_port`). If the user already has both, prints only with `-v` or `--json`.
     pub(crate) fn print(&self, console: &Console, chosen_port: bool) {
-        if self.key.is_some() || chosen_port || console.is_json() {
+        if self.key.is_some() || chosen_port || console.has_json() {
             console.tell(&self.text(), &self.json());
         } else {
             console.detail(&self.text());

@@ -75,12 +75,6 @@ impl PerfDocument {
         self.hosts.iter().find(|host| host.name == name)
     }
 
-    /// Returns the report as JSON.
-    pub(crate) fn json(&self) -> String {
-        // Serialization only fails for maps whose keys are not strings, and the report has no maps.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
-    }
-
     /// Returns the measurements as CSV: a row for each series.
     pub(crate) fn csv(&self) -> String {
         let mut text = CSV_HEADER.to_owned();

@@ -17,7 +17,7 @@ use crate::support::{
 /// Checks two hosts, and returns the report and how rdperf ended.
 #[track_caller]
 fn check(network: &Network, options: &[&str]) -> (Report, End) {
-    let arguments = [options, &["--check", "--json", "h1", "h2"]].concat();
+    let arguments = [options, &["--check", "--json=-", "h1", "h2"]].concat();
     let end = network.rdperf(arguments).start().end();
     (Report::of(&end), end)
 }
@@ -71,7 +71,7 @@ fn a_blocked_direction_is_named_with_its_remedy() {
     let remedy = report.remedy("firewall-tcp", "h1 to h2");
     assert!(remedy.contains("7001-7009"), "{remedy}");
     // The other direction works, so the pair can be measured: the host that can be reached listens.
-    let measured = ["--json", "--measure", "connect", "h1", "h2"];
+    let measured = ["--json=-", "--measure", "connect", "h1", "h2"];
     let end = network.rdperf(quick(&measured)).start().end();
     end.exits(0);
     let report = Report::of(&end);
@@ -196,7 +196,7 @@ fn a_host_that_is_lost_does_not_hide_the_others() {
         return;
     };
     network.install("h2", "rdpipe", "echo rdpipe: not found >&2; exit 127");
-    let arguments = ["--json", "--measure", "connect", "h1", "h2", "h3"];
+    let arguments = ["--json=-", "--measure", "connect", "h1", "h2", "h3"];
     let end = network.rdperf(quick(&arguments)).start().end();
     end.tells(255, &["h2", "rdpipe"]);
     let report = Report::of(&end);

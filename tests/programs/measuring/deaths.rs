@@ -63,7 +63,7 @@ fn what_was_measured_is_printed_after_an_interruption() {
         "{lines:#?}"
     );
     // The report for programs says how the run ended.
-    let rdperf = measuring(&network, &["--json"]);
+    let rdperf = measuring(&network, &["--json=-"]);
     let since = rdperf.signal(Signal::TERM);
     let end = rdperf.end();
     end.exits(143);

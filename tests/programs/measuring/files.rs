@@ -21,7 +21,7 @@ fn the_ends_are_measured_and_leave_nothing() {
     fs::create_dir_all(hosts.path("h2", "folder")).unwrap();
     let ends = ["--read", "h1:big", "--write", "h2:folder", "h1", "h2"];
     let end = hosts
-        .rdperf(&quick(&[&["--json"], &ends[..]].concat()))
+        .rdperf(&quick(&[&["--json=-"], &ends[..]].concat()))
         .start()
         .end();
     end.exits(0);

@@ -69,7 +69,7 @@ fn a_pair_is_measured_in_full_without_any_other_program() {
         );
     }
     let arguments = [
-        "--json",
+        "--json=-",
         "--time",
         "0.1",
         "--runs",
@@ -338,7 +338,7 @@ fn a_rate_that_was_expected_decides_on_the_exit_status() {
     assert_eq!(run("1kbit", &[]).exits(0), "");
     let end = run("900Tbit/s", &[]);
     end.fails(1, &["h1 to h2: ", " Tbit/s, and 900 Tbit/s was expected"]);
-    let report = Report::of(&run("100TB/s", &["--json"]));
+    let report = Report::of(&run("100TB/s", &["--json=-"]));
     assert_eq!(report.0["exit"], 1);
     let error = report.list("errors")[0].as_str().unwrap();
     assert!(
@@ -395,7 +395,7 @@ fn only_what_is_asked_for_is_measured() {
         return;
     };
     let wanted = [
-        "--json",
+        "--json=-",
         "--measure",
         "bandwidth,connect",
         "--streams",
@@ -431,7 +431,7 @@ fn a_slow_link_and_a_lossy_one_among_five_hosts_are_named() {
     drop_some(&network, "h5", "10.77.0.3");
     let hosts: Vec<_> = network.hosts().collect();
     let options = [
-        "--json",
+        "--json=-",
         "--measure",
         "bandwidth",
         // Long enough for the 1000 segments that a finding needs, also after a timeout of TCP.
@@ -590,7 +590,7 @@ fn the_options_of_other_forms_are_refused() {
     let Some(network) = Network::new(1) else {
         return;
     };
-    for option in ["--json", "--csv", "--check"] {
+    for option in ["--json=-", "--csv", "--check"] {
         let end = network
             .rdperf(quick(&["--pingpong", option, "h1"]))
             .start()

@@ -157,7 +157,7 @@ fn a_run_is_drawn_and_a_saved_report_is_drawn_alike() {
     let at = |name: &str| network.own(name).display().to_string();
     let (plot, page, again) = (at("plot.svg"), at("page.html"), at("again.svg"));
     let options = [
-        "--json", "--size", "64,4K", "--plot", &plot, "--report", &page,
+        "--json=-", "--size", "64,4K", "--plot", &plot, "--report", &page,
     ];
     let run = network
         .rdperf(quick(&options))
@@ -261,7 +261,7 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
         let end = network
             .rdperf(quick(&[
                 "--measure=connect",
-                "--json",
+                "--json=-",
                 option,
                 "/dev/full",
                 "h1",
@@ -331,7 +331,7 @@ fn diff(old: impl AsRef<Path>, new: impl AsRef<Path>, options: &[&str]) -> End {
 /// Measures h1, and writes the report to a file of ctl.
 #[track_caller]
 fn measured(network: &Network, name: &str, options: &[&str]) -> (std::path::PathBuf, Value) {
-    let common = ["--json", "--time", "0.1", "--transport", "tcp", "h1"];
+    let common = ["--json=-", "--time", "0.1", "--transport", "tcp", "h1"];
     let end = network.rdperf(common.iter().chain(options)).start().end();
     end.exits(0);
     (network.write("ctl", name, &end.stdout), Report::of(&end).0)

@@ -39,7 +39,7 @@ fn two_processes_of_this_machine_measure_with_a_ticket() {
     let listener = listener(&[]);
     let ticket = ticket(&listener);
     let end = rdperf(&quick(&[
-        "--json",
+        "--json=-",
         "--measure",
         "bandwidth,connect",
         &ticket,
@@ -216,7 +216,7 @@ fn the_host_that_listens_keeps_its_files_and_its_distance() {
         end.is_silent_on(&[&ticket]);
     }
     // The listener still waits. It dials nothing, so only one direction is checked, and this end reads its own files.
-    let end = rdperf(&quick(&["--json", "--read", "/dev/zero", &ticket]))
+    let end = rdperf(&quick(&["--json=-", "--read", "/dev/zero", &ticket]))
         .start()
         .end();
     end.exits(0);
