@@ -26,7 +26,12 @@ fn on(network: &Network, host: &str, line: &str) -> String {
 #[track_caller]
 fn copy(network: &Network, options: &[&str], from: &str, to: &str) -> End {
     // An emulated processor needs a long timeout.
-    let arguments = [&["-a", "--json", "--timeout", "120"], options, &[from, to]].concat();
+    let arguments = [
+        &["-a", "--json=-", "--timeout", "120"],
+        options,
+        &[from, to],
+    ]
+    .concat();
     let end = network.rdcp(arguments).start().end();
     println!("{from} to {to}:\n{}", end.stderr);
     end.exits(0);
@@ -216,7 +221,7 @@ fn send(network: &Network, host: &str, server: &str) -> Duration {
 /// Runs a client of the server on a host, and checks that all of its streams are RDMA.
 #[track_caller]
 fn served(network: &Network, host: &str, operands: &str) {
-    let line = format!("rdcp --json --timeout 120 --key-file /tmp/keys {operands}");
+    let line = format!("rdcp --json=- --timeout 120 --key-file /tmp/keys {operands}");
     let report: Value = serde_json::from_str(&on(network, host, &line)).expect("one object");
     let links = report["copies"][0]["links"].as_array().expect("links");
     assert!(links.len() >= 2, "{report:#}");

@@ -20,7 +20,7 @@ fn run(network: &Network, input: &[u8], segments: &[&str]) -> End {
         }
     }
     // An emulated processor needs a long timeout.
-    let options = ["--json", "how.json", "-v", "--timeout", "120"];
+    let options = ["--json=how.json", "-v", "--timeout", "120"];
     let setup = network.rdpipe([&options[..], segments].concat());
     let mut running = setup.stdin(Stdio::piped()).start();
     let mut stdin = running.stdin();

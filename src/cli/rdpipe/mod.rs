@@ -47,7 +47,7 @@ pub(super) fn main() -> ExitCode {
     let console = Console::beside_data("rdpipe", args.messages());
     console.note_encryption(&args.stream);
     if is_old {
-        console.note("write --json=FILE: from the next release on, a word after --json is a stage");
+        console.note("write --json=FILE: from rdpipe 0.2 on, a word after --json is a stage");
     }
     if args.dry_run {
         let exit = ending::print(&plan, &args, &console);

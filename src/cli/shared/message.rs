@@ -5,6 +5,7 @@ use std::{
     fmt::{self, Write as _},
     fs::File,
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -372,7 +373,11 @@ impl JsonOutput {
             JsonTarget::Stderr => Self::Stderr,
             JsonTarget::Stdout => Self::Stdout,
             JsonTarget::File(path) => {
-                let file = File::create(&path)
+                // A report may have a key or a ticket.
+                let mut options = File::options();
+                let options = options.write(true).create(true).truncate(true).mode(0o600);
+                let file = options
+                    .open(&path)
                     .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
                 Self::File(Arc::new(file), path)
             }

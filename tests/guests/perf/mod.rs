@@ -31,10 +31,10 @@ fn rdperf(network: &Network, arguments: &[&str]) -> End {
     end
 }
 
-/// Runs rdperf with `--json` and these arguments, and returns its report. It exits with `code`.
+/// Runs rdperf with `--json=-` and these arguments, and returns its report. It exits with `code`.
 #[track_caller]
 fn report(network: &Network, code: i32, arguments: &[&str]) -> Value {
-    let end = rdperf(network, &[&["--json"], arguments].concat());
+    let end = rdperf(network, &[&["--json=-"], arguments].concat());
     end.exits(code);
     serde_json::from_slice(&end.stdout).expect("it is JSON")
 }
@@ -252,7 +252,7 @@ fn packets_that_are_larger_than_the_path_are_found() {
         assert!(set.unwrap().success());
     };
     mtu("1400");
-    let end = rdperf(&network, &["--json", "--check", "h1", "h2"]);
+    let end = rdperf(&network, &["--json=-", "--check", "h1", "h2"]);
     mtu(before);
     end.exits(1);
     let report: Value = serde_json::from_slice(&end.stdout).unwrap();
@@ -312,7 +312,7 @@ fn compares(network: &Network, old: &str, expected: i32) {
 #[track_caller]
 fn measured(network: &Network, name: &str) -> String {
     let line = [
-        "--json",
+        "--json=-",
         "--measure=latency",
         "--transport=tcp",
         "--time=0.5",

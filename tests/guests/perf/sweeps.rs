@@ -66,7 +66,7 @@ fn what_the_device_cannot_do_is_named_and_the_rest_is_measured() {
         return;
     };
     let arguments = quick("size=64,inline=0,100000");
-    let end = rdperf(&network, &[&["--json"], &arguments[..]].concat());
+    let end = rdperf(&network, &[&["--json=-"], &arguments[..]].concat());
     end.exits(1);
     let refusal = "a work request of these devices carries at most 512 bytes, so inline=100000 cannot be measured";
     assert!(end.stderr.contains(refusal), "{}", end.stderr);
