@@ -38,7 +38,7 @@ pub fn main() -> ExitCode {
         Console::of_program
     } else {
         Console::beside_data
-    }("rdrecv", args.messages.clone());
+    }("rdrecv", &args.messages);
     console.note_encryption(&args.stream);
     run::main(&console, hidden, |run| receive(args, key, run))
 }

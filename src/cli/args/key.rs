@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn an_empty_variable_is_no_ticket() {
-        let console = Console::new("rdcat", crate::cli::args::MessageOptions::default());
+        let console = Console::new("rdcat", &crate::cli::args::MessageOptions::default());
         let error = chosen_ticket(&[], Some("")).load(&console).unwrap_err();
         assert!(error.to_string().contains("no ticket"), "{error}");
     }

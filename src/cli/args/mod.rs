@@ -42,7 +42,7 @@ pub(crate) fn or_exit<T>(program: &'static str, parsed: Result<T, clap::Error>) 
         }
         Err(help) => help,
     };
-    let console = Console::new(program, MessageOptions::default());
+    let console = Console::new(program, &MessageOptions::default());
     let written = require_stdout(&console).and_then(|()| {
         let is_short =
             error.kind() == ErrorKind::DisplayHelp && !words().iter().any(|word| word == "--help");

@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
         return supervision::main(process);
     }
     let (variable, hidden) = take_variable();
-    let console = Console::of_program("rdcp", args.messages());
+    let console = Console::of_program("rdcp", &args.messages());
     console.note_encryption(&args.stream);
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the key from ps: {error}"));

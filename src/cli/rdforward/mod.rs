@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
     // The secrets are hidden before other threads start.
     let (key, key_hidden) = take_variable();
     let (operation, ticket_hidden) = ForwardOperation::take(&mut args);
-    let console = Console::of_program("rdforward", messages);
+    let console = Console::of_program("rdforward", &messages);
     console.note_encryption(&stream);
     for (secret, hidden) in [("key", key_hidden), ("ticket", ticket_hidden)] {
         if let Err(error) = hidden {
@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
 fn in_background(args: &mut RdforwardArgs) -> Exit {
     let started = background::start();
     started.unwrap_or_else(|error| {
-        let console = Console::of_program("rdforward", args.messages());
+        let console = Console::of_program("rdforward", &args.messages());
         console.error(&sentence(&error));
         console.finish();
         Exit::Local

@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_server_needs_a_key() {
-        let console = Console::new("rdforward", crate::cli::args::MessageOptions::default());
+        let console = Console::new("rdforward", &crate::cli::args::MessageOptions::default());
         let server = || NamedPeer::Server("db1".to_owned(), 7);
         let error = server().load(None, None, &console).unwrap_err().to_string();
         assert!(

@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
     let file = args.ticket_file.take();
     let (ticket, hidden) =
         TicketSource::take(&mut args.operands, file, args.listen, TICKET_VARIABLE);
-    let console = Console::of_program("rdperf", args.messages());
+    let console = Console::of_program("rdperf", &args.messages());
     console.note_encryption(&args.stream);
     if let Err(error) = hidden {
         console.warn(&format!("cannot hide the ticket from ps: {error}"));

@@ -44,7 +44,7 @@ pub(super) fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, error)
             .exit(),
     };
-    let console = Console::beside_data("rdpipe", args.messages());
+    let console = Console::beside_data("rdpipe", &args.messages());
     console.note_encryption(&args.stream);
     if is_old {
         console.note("write --json=FILE: from rdpipe 0.2 on, a word after --json is a stage");

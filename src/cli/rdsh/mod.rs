@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
         return supervision::main(agent);
     }
     let code = carry_out(&called, words).unwrap_or_else(|error| {
-        let console = Console::new("rdsh", MessageOptions::default());
+        let console = Console::new("rdsh", &MessageOptions::default());
         console.error(&sentence(&error));
         console.finish();
         TROUBLE
@@ -147,7 +147,7 @@ fn run(line: &SshLine) -> anyhow::Result<u8> {
     args.stream.is_bulk = true;
     let console = Console::of_program(
         "rdsh",
-        MessageOptions {
+        &MessageOptions {
             verbose: args.verbose,
             quiet: args.verbose == 0,
             json: JsonOption::default(),

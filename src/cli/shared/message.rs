@@ -49,7 +49,7 @@ pub(crate) struct Console {
 impl Console {
     /// Returns the console of `program` on this host.
     #[must_use]
-    pub(crate) fn new(program: &'static str, options: MessageOptions) -> Self {
+    pub(crate) fn new(program: &'static str, options: &MessageOptions) -> Self {
         Self {
             program,
             host: host_name(),
@@ -63,7 +63,7 @@ impl Console {
 
     /// Returns the console of a program, which also shows the events that the library traces.
     #[must_use]
-    pub(crate) fn of_program(program: &'static str, options: MessageOptions) -> Self {
+    pub(crate) fn of_program(program: &'static str, options: &MessageOptions) -> Self {
         let target = options.json.target.clone();
         let mut console = Self::new(program, options);
         match target.map(JsonOutput::open).transpose() {
@@ -75,7 +75,7 @@ impl Console {
     }
 
     /// Returns the console of a program whose stdout is data, as [`of_program`](Self::of_program) does.
-    pub(crate) fn beside_data(program: &'static str, options: MessageOptions) -> Self {
+    pub(crate) fn beside_data(program: &'static str, options: &MessageOptions) -> Self {
         if options.json.target == Some(JsonTarget::Stdout) {
             let why = "--json=- would mix the report with the data on stdout; give --json=FILE";
             Self::new(program, options).refuse(why, Exit::Usage);
@@ -626,7 +626,7 @@ mod tests {
     use super::*;
     use crate::cli::args::MessageOptions;
 
-    fn console(options: MessageOptions) -> Console {
+    fn console(options: &MessageOptions) -> Console {
         let mut console = Console::new("rdrecv", options);
         console.host = "hostB".to_owned();
         console
@@ -634,7 +634,7 @@ mod tests {
 
     #[test]
     fn every_line_names_program_and_host() {
-        let console = console(MessageOptions::default());
+        let console = console(&MessageOptions::default());
         assert_eq!(
             console.line(Level::Error, "no route"),
             "rdrecv: hostB: no route\n"
@@ -648,7 +648,7 @@ mod tests {
 
     #[test]
     fn a_peer_cannot_send_control_characters_to_the_terminal() {
-        let console = console(MessageOptions::default());
+        let console = console(&MessageOptions::default());
         let line = console.line(
             Level::Error,
             "gave up:\x1b[2J\r\nrdrecv: hostB: fine\u{9b}x\u{202e}y\n",
@@ -662,7 +662,7 @@ mod tests {
     #[test]
     fn quiet_and_verbose_choose_the_messages() {
         let printed = |quiet, verbose| {
-            let console = console(MessageOptions {
+            let console = console(&MessageOptions {
                 verbose,
                 quiet,
                 ..MessageOptions::default()
@@ -684,7 +684,7 @@ mod tests {
 
     #[test]
     fn json_is_one_line() {
-        let console = console(MessageOptions::default());
+        let console = console(&MessageOptions::default());
         let line = console.json_line(&MessageEvent {
             event: Level::Warning,
             message: "a\n\"b\"",
@@ -712,7 +712,7 @@ mod tests {
     #[test]
     fn a_warning_is_shown_again_after_a_pause() {
         let events = ShownEvents {
-            console: Console::new("rdrecv", MessageOptions::default()),
+            console: Console::new("rdrecv", &MessageOptions::default()),
             last: Mutex::new(None),
         };
         let now = Instant::now();
@@ -729,7 +729,7 @@ mod tests {
             verbose: 1,
             ..MessageOptions::default()
         };
-        let console = Console::new("rdcp", options);
+        let console = Console::new("rdcp", &options);
         let shown = ShownEvents {
             console: console.clone(),
             last: Mutex::new(None),

@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn the_counter_is_read_until_the_bar_is_dropped() {
-        let console = Console::new("rdsend", MessageOptions::default());
+        let console = Console::new("rdsend", &MessageOptions::default());
         let (looked, looks) = mpsc::channel();
         let count = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&count);
@@ -472,10 +472,10 @@ mod tests {
             },
         ];
         for options in options {
-            let console = Console::of_program("rdsend", options);
+            let console = Console::of_program("rdsend", &options);
             assert!(RunProgress::start(&console, false, || (0, None)).is_none());
         }
-        let console = Console::new("rdsend", MessageOptions::default());
+        let console = Console::new("rdsend", &MessageOptions::default());
         assert!(RunProgress::start(&console, true, || (0, None)).is_none());
     }
 }
