@@ -232,9 +232,10 @@ fn rdsend_and_rdrecv_show_the_cipher() {
 
 /// Returns what `-v` prints of the edges, which all lead from one host to another, and the ciphers in the JSON report.
 fn edges(network: &Network, options: &[&str]) -> (Vec<String>, Vec<Value>) {
-    let report = network.file("ctl", "report.json").display().to_string();
+    let report = network.file("ctl", "report.json");
+    let report = format!("--json={}", report.display());
     let stages = ["h1:echo hello", "h2:tr a-z A-Z", "h3:cat"];
-    let arguments = [options, &["-v", "--json", &report], &stages].concat();
+    let arguments = [options, &["-v", &report], &stages].concat();
     let end = network.rdpipe(arguments).start().end();
     assert_eq!(end.stdout, b"HELLO\n", "{}", end.exits(0));
     let edges = end.stderr.lines().filter(|line| line.contains(": TCP ("));

@@ -463,13 +463,9 @@ fn the_report_names_the_stage_that_failed() {
     };
     network.write("h1", "in", &text(1_000_000));
     let json = network.file("ctl", "how.json");
-    let json = json.display().to_string();
-    let options = ["--json", &json];
-    let segments = ["h1:< in", "h2:cat; exit 3", "h3:wc -c"];
-    let end = network
-        .rdpipe([&options[..], &segments].concat())
-        .start()
-        .end();
+    let json = format!("--json={}", json.display());
+    let line = [&json, "h1:< in", "h2:cat; exit 3", "h3:wc -c"];
+    let end = network.rdpipe(line).start().end();
     end.tells(3, &["h1", "h2", "h3", "cat; exit 3", "1.0 MB"]);
     assert_eq!(end.stdout, b"1000000\n");
     let told: serde_json::Value = serde_json::from_slice(&network.read("ctl", "how.json")).unwrap();

@@ -420,9 +420,8 @@ fn one_open_port_is_enough_for_any_pipeline() {
 fn the_report_is_for_people_and_programs() {
     let hosts = Hosts::new("");
     let report = hosts.directory().join("report");
-    let json = ["--json", report.to_str().unwrap()];
-    let stages = ["a:echo hello", "b:cat; exit 3"];
-    let end = hosts.run(&[&json[..], &stages].concat());
+    let json = format!("--json={}", report.display());
+    let end = hosts.run(&[&json, "a:echo hello", "b:cat; exit 3"]);
     says(
         &end,
         3,
@@ -447,7 +446,7 @@ fn the_report_is_for_people_and_programs() {
     let end = run(&["-v", ":true"]);
     says(&end, 0, &["stage  host  command", "Bandwidth "]);
     assert_eq!(run(&[":true"]).exits(0), "");
-    let end = run(&["--json", "/nonexistent/report", ":true"]);
+    let end = run(&["--json=/nonexistent/report", ":true"]);
     says(&end, 1, &["/nonexistent/report"]);
 }
 

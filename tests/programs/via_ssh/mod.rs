@@ -240,10 +240,9 @@ fn the_user_chooses_whether_data_goes_through_ssh() {
         network.on(&host, "nft delete table inet closed");
     }
     let report = network.file("ctl", "report");
-    let options = ["--via-ssh", "always", "--json"];
+    let json = format!("--json={}", report.display());
     let end = network
-        .rdpipe(options)
-        .arg(&report)
+        .rdpipe(["--via-ssh", "always", &json])
         .args(segments)
         .start()
         .end();
