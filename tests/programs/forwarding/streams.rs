@@ -179,6 +179,9 @@ fn the_reason_of_an_end_is_that_of_every_stream() {
     }
     server.signal(Signal::TERM);
     let said = server.end();
-    let interrupted = said.exits(0).matches("rdforward was interrupted").count();
-    assert_eq!(interrupted, 5, "{}", said.exits(0));
+    // A client may be interrupted before the server has all of its streams, and says so on a line of its own.
+    let is_end =
+        |line: &&str| line.contains("rdforward was interrupted") && !line.contains(" and no more");
+    let ends = said.exits(0).lines().filter(is_end).count();
+    assert_eq!(ends, 5, "{}", said.exits(0));
 }
