@@ -300,6 +300,16 @@ fn json_means_the_same_in_all_programs() {
     let end = hosts.rdpipe(&old).start().end();
     assert!(end.exits(0).contains("write --json=FILE"), "{}", end.stderr);
     assert_eq!(last(&fs::read_to_string(&report).unwrap())["exit"], 0);
+
+    // A report is kept by a command that is refused, and replaced whole by one that runs.
+    let kept = "an old report\n".repeat(10_000);
+    fs::write(&report, &kept).unwrap();
+    let end = hosts.rdperf(&["diff", "one", "two", &file]).start().end();
+    assert_eq!(end.code(), 2, "{}", end.stderr);
+    assert_eq!(fs::read_to_string(&report).unwrap(), kept);
+    hosts.rdpipe(&[&file, "h1:echo x"]).start().end().exits(0);
+    let new = fs::read_to_string(&report).unwrap();
+    assert!(new.starts_with('{') && !new.contains("an old report"));
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) fn observer(
 /// the name of the client.
 pub(super) fn client_observer(log: ClientLog) -> TunnelObserver {
     Arc::new(move |event| {
-        log.event(as_json(&event));
+        log.event(|| as_json(&event));
         if log.is_text()
             && let Some((level, text)) = as_text(&event)
         {
@@ -53,7 +53,9 @@ pub(super) fn client_observer(log: ClientLog) -> TunnelObserver {
 }
 
 fn print(console: &Console, event: &TunnelEvent, remote: &[ForwardSpec]) {
-    console.event(&as_json(event));
+    if console.has_json() {
+        console.event(&as_json(event));
+    }
     if console.is_json() {
         return;
     }

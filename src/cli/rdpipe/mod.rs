@@ -155,8 +155,8 @@ pub(crate) struct ReportOptions {
     pub(crate) json: JsonOption,
 }
 
-/// Joins `--json` and the file in the next word, the spelling until 0.1.0: no stage is a word without a colon. Returns
-/// true if they were there.
+/// Joins `--json` and the file in the next word, a spelling that works until 0.2: no stage is a word without a colon.
+/// Returns true if they were there.
 fn join_json_file(words: &mut Vec<OsString>) -> bool {
     let options = words.iter().take_while(|word| *word != "--");
     let is_file = |word: &OsString| {

@@ -466,10 +466,11 @@ impl ClientLog {
     }
 
     /// Prints an object as JSON, with the client, if there is a report in JSON.
-    pub(in crate::cli) fn event(&self, mut event: Value) {
+    pub(in crate::cli) fn event(&self, event: impl FnOnce() -> Value) {
         if !self.console.has_json() {
             return;
         }
+        let mut event = event();
         if let Some(fields) = event.as_object_mut() {
             fields.insert("client".to_owned(), self.client.clone().into());
         }

@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, Once, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -333,10 +333,10 @@ impl Console {
                 Ok(())
             }
             Some(JsonOutput::Stdout) => print_stdout(&self.json_line(event), self),
-            Some(JsonOutput::File(file, path)) => {
-                let written = (&**file).write_all(self.json_line(event).as_bytes());
+            Some(JsonOutput::File(report)) => {
+                let written = report.write(&self.json_line(event));
                 written.map_err(|error| {
-                    self.error(&format!("cannot write {}: {error}", path.display()));
+                    self.error(&format!("cannot write {}: {error}", report.path.display()));
                     Exit::Local
                 })
             }
@@ -364,7 +364,7 @@ impl Console {
 enum JsonOutput {
     Stderr,
     Stdout,
-    File(Arc<File>, PathBuf),
+    File(Arc<JsonFile>),
 }
 
 impl JsonOutput {
@@ -372,16 +372,39 @@ impl JsonOutput {
         Ok(match target {
             JsonTarget::Stderr => Self::Stderr,
             JsonTarget::Stdout => Self::Stdout,
-            JsonTarget::File(path) => {
-                // A report may have a key or a ticket.
-                let mut options = File::options();
-                let options = options.write(true).create(true).truncate(true).mode(0o600);
-                let file = options
-                    .open(&path)
-                    .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-                Self::File(Arc::new(file), path)
-            }
+            JsonTarget::File(path) => Self::File(Arc::new(JsonFile::open(path)?)),
         })
+    }
+}
+
+/// A file for a report in JSON.
+#[derive(Debug)]
+struct JsonFile {
+    file: File,
+    path: PathBuf,
+    emptied: Once,
+}
+
+impl JsonFile {
+    /// Opens the file, and leaves what it has until the first line is written: the program may yet refuse its options.
+    fn open(path: PathBuf) -> Result<Self, String> {
+        let mut options = File::options();
+        // A report may have a key or a ticket.
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options
+            .open(&path)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(Self {
+            file,
+            path,
+            emptied: Once::new(),
+        })
+    }
+
+    fn write(&self, line: &str) -> io::Result<()> {
+        // A pipe and a device have nothing to empty, and say that it failed.
+        self.emptied.call_once(|| drop(self.file.set_len(0)));
+        (&self.file).write_all(line.as_bytes())
     }
 }
 

@@ -168,7 +168,8 @@ fn a_listener_is_for_this_host_only() {
             (state == "0A" && port == listening).then(|| address.to_owned())
         })
         .collect();
-    assert_eq!(addresses, ["0100007F"]);
+    // A table that changes while it is read may show a socket twice.
+    assert!(!addresses.is_empty() && addresses.iter().all(|address| address == "0100007F"));
     running.signal(Signal::TERM);
     running.end().exits(143);
 }
