@@ -217,7 +217,8 @@ fn dependencies(features: &str, options: &[&str]) -> Vec<String> {
 /// What `cargo tree` prints of a build with these features only.
 fn tree(features: &str, options: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--offline", "--edges", "normal"])
+        // Not --offline: cargo downloads what only other features need.
+        .args(["tree", "--locked", "--edges", "normal"])
         .args(["--prefix", "none", "--no-default-features"])
         .args(["--features", features])
         .args(options)
