@@ -465,10 +465,11 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 const SAME_EVENT_PAUSE: Duration = Duration::from_secs(60);
 
 /// The modules whose events of less importance are details for the user, which `-v` shows.
-const DETAILS: [&str; 3] = [
+const DETAILS: [&str; 4] = [
     "rdpipe::transport::connect::acceptor",
     "rdpipe::transport::rdma::link_setup",
     "rdpipe::forward",
+    "rdpipe::transport::control::network_watch",
 ];
 
 /// The module whose events the programs report themselves: what a stream uses, and why.

@@ -15,6 +15,10 @@
 //!                              ◄───────────   Ready, on the first connection
 //! ```
 //!
+//! If Welcome names addresses, the dialer first opens a connection over each network that it shares with them, which
+//! watches the network, and sends the list of those that answered. If there are several, each rail gets connections in
+//! reserve, over other networks than its own.
+//!
 //! The policy `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP. The
 //! policy `rdma` of either end rules out TCP.
 
@@ -22,7 +26,7 @@ use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::{
     SinkExt, StreamExt,
-    future::{join_all, try_join_all},
+    future::{join, join_all, try_join_all},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -50,6 +54,7 @@ use crate::{
             message::{self, Agreement, Hello, Message, Token, Welcome},
             noise::{self, HANDSHAKE_BYTES, Initiator, Responder, Role},
             seal::StreamSeal,
+            state::network_of,
         },
         rdma,
     },
@@ -205,13 +210,44 @@ pub(crate) enum DataCarrier {
     Rdma(Vec<rdma::Established>),
     /// TCP connections beside that of the messages.
     Tcp {
-        /// The connections, one for each rail.
-        sockets: Vec<TcpStream>,
+        /// The connections beside that of the messages.
+        connections: DataConnections,
         /// The reason why it is not RDMA.
         reason: String,
         /// True if this host has RDMA hardware, and its policy allows both transports.
         is_fallback: bool,
     },
+}
+
+/// The connections of a stream over TCP beside that of the messages.
+pub(crate) struct DataConnections {
+    /// By rail: the connection over its network, and those in reserve.
+    pub(crate) rails: Vec<Vec<TcpStream>>,
+    /// By network: the connection that watches it. None if there is only one network.
+    pub(crate) watches: Vec<TcpStream>,
+}
+
+impl DataConnections {
+    /// Sorts the data connections, which are in the order of their numbers, by rail.
+    fn new(data: Vec<TcpStream>, rails: usize, watches: Vec<TcpStream>) -> Self {
+        let mut sorted: Vec<Vec<_>> = (0..rails).map(|_| Vec::new()).collect();
+        for (number, socket) in data.into_iter().enumerate() {
+            sorted[number % rails].push(socket);
+        }
+        Self {
+            rails: sorted,
+            watches,
+        }
+    }
+}
+
+/// The most connections of one rail: that in use, and those in reserve.
+const MOST_CONNECTIONS: usize = 4;
+
+/// Returns the number of data connections of a stream over so many networks. Connection n belongs to rail n modulo their
+/// number.
+fn data_connections(rails: usize, networks: usize) -> usize {
+    rails * networks.clamp(1, MOST_CONNECTIONS)
 }
 
 /// Sends the reason why this end aborts to an authenticated peer, and closes the connection. A peer that does not read
@@ -294,14 +330,14 @@ impl LocalTransports {
         }
     }
 
-    fn tcp(&self, sockets: Vec<TcpStream>, reason: String) -> DataCarrier {
+    fn tcp(&self, connections: DataConnections, reason: String) -> DataCarrier {
         let hardware = match &self.rdma {
             Ok(_) => true,
             Err(none) => none.hardware,
         };
         let is_fallback = hardware && self.policy == TransportPolicy::Auto;
         DataCarrier::Tcp {
-            sockets,
+            connections,
             reason,
             is_fallback,
         }
@@ -344,25 +380,53 @@ struct Networks {
 }
 
 impl Networks {
-    /// Returns the network of a rail; none for that of the control connection.
-    fn of_rail(&self, rail: usize) -> Option<SharedNetwork> {
-        let place = rail % (self.beside.len() + 1);
+    /// Returns the network of a data connection; none for that of the control connection.
+    fn of_connection(&self, number: usize, rails: usize) -> Option<SharedNetwork> {
+        let place = network_of(number % rails, number / rails, self.beside.len() + 1);
         self.beside.get(place.checked_sub(1)?).copied()
     }
 
-    /// Opens the data connection of a rail on its network: none if that is the network of the control connection, or
-    /// if the acceptor cannot be reached over its own.
-    async fn open(&self, rail: usize, token: &Token) -> Option<TcpStream> {
-        let network = self.of_rail(rail)?;
+    /// Opens a connection over a network, within a second.
+    async fn open(&self, network: SharedNetwork, token: &Token) -> Option<TcpStream> {
         let opening = async { prove_data(network.connect(self.port).await?, token).await };
         let opened = timeout(ADDRESS_LIMIT, opening).await;
         match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(socket) => Some(socket),
             Err(error) => {
-                tracing::debug!(?network, %error, "a rail uses the first network instead");
+                tracing::debug!(?network, %error, "the network is not used");
                 None
             }
         }
+    }
+
+    /// Opens the connections that watch the networks, and leaves out those over which the acceptor does not answer.
+    /// Returns the numbers of the others, and the connections; none of both if only the first network is left.
+    async fn watch<F>(
+        &mut self,
+        open: &impl Fn() -> F,
+        token: &Token,
+        limit: Duration,
+    ) -> io::Result<(Vec<u8>, Vec<TcpStream>)>
+    where
+        F: Future<Output = io::Result<TcpStream>>,
+    {
+        let opening = self.beside.iter().zip(1..).map(async |(network, number)| {
+            let socket = self.open(*network, &token.of_network(number)).await?;
+            Some((*network, u8::try_from(number).ok()?, socket))
+        });
+        let opened = join_all(opening).await.into_iter().flatten();
+        let (mut beside, mut numbers, mut watches) = (Vec::new(), Vec::new(), Vec::new());
+        for (network, number, socket) in opened {
+            beside.push(network);
+            numbers.push(number);
+            watches.push(socket);
+        }
+        self.beside = beside;
+        if !watches.is_empty() {
+            let first = open_data(open, token.of_network(0), limit).await?;
+            watches.insert(0, first);
+        }
+        Ok((numbers, watches))
     }
 }
 
@@ -406,11 +470,19 @@ where
         Ok(established) => DataCarrier::Rdma(established),
         Err(reason) => {
             let reason = fall_back(config.transport, welcome.transport, reason)?;
-            let tokens = rail_tokens(&welcome.token, &agreement);
             let networks = connector.networks(&control, &agreement, &welcome.addresses);
-            let dialing = dial_data(&mut control, connector.open, networks, tokens, config);
-            match dialing.await {
-                Ok(sockets) => transports.tcp(sockets, reason),
+            let dialing = DataDialing {
+                open: connector.open,
+                networks,
+                token: &welcome.token,
+                rails: agreement.rails,
+                limit: config.retry_for,
+            };
+            match dialing
+                .run(&mut control, !welcome.addresses.is_empty())
+                .await
+            {
+                Ok(connections) => transports.tcp(connections, reason),
                 Err(fault) => {
                     abort_negotiation(control, &fault).await;
                     return Err(fault);
@@ -428,45 +500,73 @@ where
     })
 }
 
-/// Returns the tokens of the data connections, in the order of the rails.
-fn rail_tokens(token: &Token, agreement: &Agreement) -> impl Iterator<Item = Token> {
-    (0..agreement.rails).map(|rail| token.of_rail(rail))
+/// What a dialer needs to open the data connections.
+struct DataDialing<'a, O> {
+    /// Opens one more connection to the same acceptor.
+    open: O,
+    networks: Networks,
+    token: &'a Token,
+    rails: usize,
+    /// The time for which a connection that breaks is tried again.
+    limit: Duration,
 }
 
-/// Opens the data connections with these tokens, and waits until the acceptor has them.
-async fn dial_data<F>(
-    control: &mut Control,
-    open: impl Fn() -> F,
-    networks: Networks,
-    tokens: impl Iterator<Item = Token>,
-    config: &StreamConfig,
-) -> Result<Vec<TcpStream>, HandshakeFault>
+impl<O, F> DataDialing<'_, O>
 where
+    O: Fn() -> F,
     F: Future<Output = io::Result<TcpStream>>,
 {
-    let (open, networks) = (&open, &networks);
-    let opening =
-        tokens.enumerate().map(
-            async |(rail, token)| match networks.open(rail, &token).await {
-                Some(socket) => Ok(socket),
-                None => open_data(open, token, config.retry_for).await,
-            },
-        );
-    let data = tokio::select! {
+    /// Opens the data connections, and waits until the acceptor has them. If it has `named` addresses, it is told which
+    /// networks are used.
+    async fn run(
+        mut self,
+        control: &mut Control,
+        named: bool,
+    ) -> Result<DataConnections, HandshakeFault> {
+        let mut watches = Vec::new();
+        if named {
+            let watching = self.networks.watch(&self.open, self.token, self.limit);
+            let (numbers, opened) = unless_refused(control, watching).await?;
+            control.send(Message::Networks(numbers)).await?;
+            watches = opened;
+        }
+        let networks = self.networks.beside.len() + 1;
+        let opening = (0..data_connections(self.rails, networks)).map(|number| self.open(number));
+        let data = unless_refused(control, try_join_all(opening)).await?;
+        await_ready(control, &data[0]).await?;
+        Ok(DataConnections::new(data, self.rails, watches))
+    }
+
+    /// Opens a data connection over its network, or over the first one if that fails.
+    async fn open(&self, number: usize) -> io::Result<TcpStream> {
+        let token = self.token.of_rail(number);
+        if let Some(network) = self.networks.of_connection(number, self.rails) {
+            if let Some(socket) = self.networks.open(network, &token).await {
+                return Ok(socket);
+            }
+        }
+        open_data(&self.open, token, self.limit).await
+    }
+}
+
+/// Opens connections until it succeeds, unless the acceptor ends the negotiation.
+async fn unless_refused<T>(
+    control: &mut Control,
+    opening: impl Future<Output = io::Result<T>>,
+) -> Result<T, HandshakeFault> {
+    tokio::select! {
         biased;
-        message = control.next() => return Err(match message.ok_or_else(closed)?? {
+        message = control.next() => Err(match message.ok_or_else(closed)?? {
             Message::Abort { reason, .. } => HandshakeFault::Refused(reason),
             _ => HandshakeFault::Protocol("a message before the data connection"),
         }),
-        data = try_join_all(opening) => data?,
-    };
-    await_ready(control, &data[0]).await?;
-    Ok(data)
+        opened = opening => Ok(opened?),
+    }
 }
 
 /// Opens the data connection, and proves that it belongs to the stream. The acceptor may push the connection out before
 /// it has read whose it is; then this tries again for `limit`.
-async fn open_data<F>(open: impl Fn() -> F, token: Token, limit: Duration) -> io::Result<TcpStream>
+async fn open_data<F>(open: &impl Fn() -> F, token: Token, limit: Duration) -> io::Result<TcpStream>
 where
     F: Future<Output = io::Result<TcpStream>>,
 {
@@ -593,15 +693,24 @@ where
     }
     let token = Token(preamble::random());
     let seal = StreamSeal::new(&token, &hello.random, Role::Acceptor, agreement.cipher);
-    let data = join_all(rail_tokens(&token, &agreement).map(data_connection));
     let names_all = is_everywhere && agreement.rails > 1 && agreement.may_spread;
     let addresses = names_all.then(|| networks::addresses(control.get_ref()));
+    let addresses = addresses.unwrap_or_default();
+    let most = data_connections(agreement.rails, addresses.len());
+    let expected = ExpectedConnections {
+        data: (0..most)
+            .map(|number| data_connection(token.of_rail(number)))
+            .collect(),
+        watches: (0..addresses.len())
+            .map(|network| data_connection(token.of_network(network)))
+            .collect(),
+    };
     let answer = Welcome {
         terms,
         transport: config.transport,
         rdma: proposal.clone(),
         token,
-        addresses: addresses.unwrap_or_default(),
+        addresses,
     };
     control.send(Message::Welcome(answer)).await?;
     match transports
@@ -611,8 +720,8 @@ where
         Ok(established) => Ok((DataCarrier::Rdma(established), agreement, seal)),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
-            let sockets = bring_data(control, data).await?;
-            Ok((transports.tcp(sockets, reason), agreement, seal))
+            let connections = expected.bring(control, agreement.rails).await?;
+            Ok((transports.tcp(connections, reason), agreement, seal))
         }
     }
 }
@@ -628,22 +737,54 @@ impl<T: Into<HandshakeFault>> From<T> for AcceptError {
     }
 }
 
-async fn bring_data(
-    control: &mut Control,
-    data: impl Future<Output = Vec<Option<TcpStream>>>,
-) -> Result<Vec<TcpStream>, AcceptError> {
-    let data = tokio::select! {
-        data = data => match data.into_iter().collect() {
-            Some(data) => data,
-            None => return Err(closed().into()),
-        },
-        message = control.next() => return Err(match message {
-            Some(Ok(Message::Abort { reason, .. })) => AcceptError::PeerAborted(reason),
-            Some(Ok(_)) => HandshakeFault::Protocol("a message before the data connection").into(),
-            Some(Err(error)) => error.into(),
-            None => closed().into(),
-        }),
-    };
-    control.send(Message::Ready).await?;
-    Ok(data)
+/// The connections that the dialer may open beside that of the messages, by number.
+struct ExpectedConnections<F> {
+    data: Vec<F>,
+    /// Those that watch networks; none if no addresses were named.
+    watches: Vec<F>,
+}
+
+impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
+    /// Waits for the connections that the dialer opens.
+    async fn bring(
+        self,
+        control: &mut Control,
+        rails: usize,
+    ) -> Result<DataConnections, AcceptError> {
+        let Self { data, watches } = self;
+        let mut used = Vec::new();
+        if !watches.is_empty() {
+            used = match control.next().await.ok_or_else(closed)?? {
+                Message::Networks(numbers) => numbers,
+                Message::Abort { reason, .. } => return Err(AcceptError::PeerAborted(reason)),
+                _ => return Err(HandshakeFault::Protocol("no word on the networks").into()),
+            };
+            let is_known = |number: &u8| (1..watches.len()).contains(&usize::from(*number));
+            if !used.is_sorted_by(|one, next| one < next) || !used.iter().all(is_known) {
+                return Err(HandshakeFault::Protocol("networks that were not named").into());
+            }
+            if !used.is_empty() {
+                used.insert(0, 0);
+            }
+        }
+        let is_used = |number: usize| used.iter().any(|used| usize::from(*used) == number);
+        let watches = (0..).zip(watches).filter(|(number, _)| is_used(*number));
+        let watches = watches.map(|(_, watch)| watch);
+        let data = data.into_iter().take(data_connections(rails, used.len()));
+        let (watches, data) = tokio::select! {
+            (watches, data) = join(join_all(watches), join_all(data)) => {
+                let watches: Option<Vec<_>> = watches.into_iter().collect();
+                let data: Option<Vec<_>> = data.into_iter().collect();
+                watches.zip(data).ok_or_else(closed)?
+            }
+            message = control.next() => return Err(match message {
+                Some(Ok(Message::Abort { reason, .. })) => AcceptError::PeerAborted(reason),
+                Some(Ok(_)) => HandshakeFault::Protocol("a message before the data connection").into(),
+                Some(Err(error)) => error.into(),
+                None => closed().into(),
+            }),
+        };
+        control.send(Message::Ready).await?;
+        Ok(DataConnections::new(data, rails, watches))
+    }
 }

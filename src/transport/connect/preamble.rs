@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The version of everything that crosses the network: preamble, handshake, messages and frames.
-pub(crate) const PROTOCOL_VERSION: u8 = 9;
+pub(crate) const PROTOCOL_VERSION: u8 = 10;
 
 /// The size of a preamble, in bytes.
 pub(crate) const PREAMBLE_BYTES: usize = 8;
@@ -290,10 +290,10 @@ mod tests {
         assert_eq!(Preamble::decode(*b"SSH-2.0-"), None);
         assert_eq!(Preamble::decode(*b"GET / HT"), None);
         let newer = Preamble {
-            version: 9,
+            version: 10,
             kind: None,
         };
-        assert_eq!(Preamble::decode(*b"RDPIPE\x09?"), Some(newer));
+        assert_eq!(Preamble::decode(*b"RDPIPE\x0a?"), Some(newer));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The start of a stream: makes the halves of a negotiated stream, and starts its tasks.
 
+#[cfg(any(test, fuzzing))]
+use std::net::Ipv4Addr;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::task::AtomicWaker;
@@ -8,7 +10,7 @@ use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::{codec::Framed, task::TaskTracker};
 use tracing::{Instrument, Span};
 
-use super::handshake::{DataCarrier, Negotiated};
+use super::handshake::{DataCarrier, DataConnections, Negotiated};
 use crate::{
     Error, StreamConfig,
     config::LONGEST_LIMIT,
@@ -18,6 +20,7 @@ use crate::{
         control::{
             connection::{self, Control, Timing},
             message::Agreement,
+            network_watch,
             seal::{StreamSeal, Way},
             state::{RailState, State},
         },
@@ -30,7 +33,7 @@ use crate::{
             send::SendHalf,
             slots::{DataPath, ReceivePath, SendPath},
             steward::{self, Shared},
-            tcp::{Tcp, TcpArrivals, TcpReceive, TcpSend},
+            tcp::{Tcp, TcpArrivals, TcpConnections, TcpReceive, TcpSend},
         },
         rdma::{self, Rdma},
         stream::{
@@ -69,7 +72,7 @@ impl Stream {
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
         let rails = match &data {
-            DataCarrier::Tcp { sockets, .. } => sockets.len(),
+            DataCarrier::Tcp { connections, .. } => connections.rails.len(),
             DataCarrier::Rdma(links) => links.len(),
         };
         let state = State::with_rails(peer.clone(), agreement.direction, 2, rails);
@@ -98,13 +101,15 @@ impl Stream {
         };
         let ((send, recv), rails) = match data {
             DataCarrier::Tcp {
-                sockets,
+                connections: DataConnections { rails, watches },
                 reason,
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
-                info.describe_networks(&sockets);
-                let started = start_tcp(sockets, &agreement, &state, &seal, config, &span);
+                info.describe_networks(&rails);
+                let watching = watch_networks(watches, &rails, &state, timeout, &agreement, config);
+                watching.map_err(io_failed)?;
+                let started = start_tcp(rails, &agreement, &state, &seal, config, &span);
                 started.map_err(io_failed)?
             }
             DataCarrier::Rdma(links) => {
@@ -128,9 +133,42 @@ impl Stream {
     }
 }
 
+/// Starts the watch over the networks of a stream that uses several, with a connection over each.
+fn watch_networks(
+    watches: Vec<TcpStream>,
+    rails: &[Vec<TcpStream>],
+    state: &Arc<State>,
+    timeout: Duration,
+    agreement: &Agreement,
+    config: &StreamConfig,
+) -> io::Result<()> {
+    if watches.is_empty() {
+        return Ok(());
+    }
+    let addresses = watches.iter().map(TcpStream::peer_addr);
+    let addresses = addresses.map(|peer| Ok(canonical(peer?).ip()));
+    let connections = rails.iter().map(Vec::len).min().unwrap_or(1);
+    state.set_networks(addresses.collect::<io::Result<_>>()?, connections);
+    // The runtime that is not blocked while a disk is: beats tell that this end and the network live.
+    let runtime = config.keepalive_runtime.clone();
+    let runtime = runtime.unwrap_or_else(Handle::current);
+    let _context = runtime.enter();
+    let moved = watches
+        .into_iter()
+        .map(|socket| TcpStream::from_std(socket.into_std()?));
+    let silence = timeout.min(agreement.peer_timeout) / 4;
+    let watching = network_watch::run(
+        Arc::clone(state),
+        moved.collect::<io::Result<_>>()?,
+        silence,
+    );
+    runtime.spawn(watching);
+    Ok(())
+}
+
 /// Makes the halves of a stream over TCP, and the rails beside the first one, each with its thread.
 fn start_tcp(
-    sockets: Vec<TcpStream>,
+    rails: Vec<Vec<TcpStream>>,
     agreement: &Agreement,
     state: &Arc<State>,
     seal: &StreamSeal,
@@ -138,30 +176,30 @@ fn start_tcp(
     span: &Span,
 ) -> io::Result<((SendEither, RecvEither), Vec<Rail>)> {
     let mut arrivals = Vec::new();
-    let mut parts = rail_parts::<Tcp>(sockets.len()).into_iter();
-    let mut start = |number: usize, socket: TcpStream, thread: Option<CarryThread>| {
+    let mut parts = rail_parts::<Tcp>(rails.len()).into_iter();
+    let mut start = |number: usize, sockets: Vec<TcpStream>, thread: Option<CarryThread>| {
         let parts = parts.next().unwrap_or((SendPart::Only, ReceivePart::Only));
-        let socket = data_socket(socket)?;
-        arrivals.push(Arc::downgrade(&socket));
         let state = RailState::new(state, number);
+        let connections = data_connections(sockets, &state)?;
+        arrivals.push(Arc::downgrade(&connections));
         state.set_peer_slots(agreement.peer_depth as usize);
-        let paths = tcp_paths(&socket, agreement, &state);
+        let paths = tcp_paths(&connections, agreement, &state);
         let seal = seal.of_rail(u32::try_from(number).unwrap_or(u32::MAX));
         let shared = share::<Tcp>(state, paths, parts, agreement.depth, &seal, config);
         let (send, recv) = halves(shared, span, thread);
         io::Result::Ok((Either::Tcp(send), Either::Tcp(recv)))
     };
-    let mut sockets = sockets.into_iter().enumerate();
-    let first = sockets
+    let mut rails = rails.into_iter().enumerate();
+    let first = rails
         .next()
-        .map(|(number, socket)| start(number, socket, None));
+        .map(|(number, sockets)| start(number, sockets, None));
     let (send, recv) = first.unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))?;
     let mut others = Vec::new();
-    for (number, socket) in sockets {
+    for (number, sockets) in rails {
         let thread = CarryThread::start("rail")?;
         let (send, recv) = {
             let _context = thread.enter();
-            start(number, socket, Some(thread.clone()))?
+            start(number, sockets, Some(thread.clone()))?
         };
         others.push(Rail { thread, send, recv });
     }
@@ -205,9 +243,10 @@ fn start_rdma(
 
 impl StreamInfo {
     /// Records the networks of data connections that use several: by the addresses of the peer.
-    fn describe_networks(&mut self, sockets: &[TcpStream]) {
+    fn describe_networks(&mut self, rails: &[Vec<TcpStream>]) {
         let mut networks: Vec<String> = Vec::new();
-        for peer in sockets.iter().filter_map(|socket| socket.peer_addr().ok()) {
+        let used = rails.iter().filter_map(|sockets| sockets.first());
+        for peer in used.filter_map(|socket| socket.peer_addr().ok()) {
             let network = canonical(peer).ip().to_string();
             if !networks.contains(&network) {
                 networks.push(network);
@@ -243,15 +282,19 @@ fn trace_opening(info: &StreamInfo) {
     tracing::debug!(%reason, "open");
 }
 
-/// Moves a data connection to this runtime.
-fn data_socket(socket: TcpStream) -> io::Result<Arc<TcpStream>> {
-    keep_alive(&socket)?;
-    TcpStream::from_std(socket.into_std()?).map(Arc::new)
+/// Moves the data connections of a rail to this runtime.
+fn data_connections(sockets: Vec<TcpStream>, state: &RailState) -> io::Result<Arc<TcpConnections>> {
+    let moved = sockets.into_iter().map(|socket| {
+        keep_alive(&socket)?;
+        TcpStream::from_std(socket.into_std()?)
+    });
+    let moved = moved.collect::<io::Result<_>>()?;
+    Ok(Arc::new(TcpConnections::new(moved, state.clone())))
 }
 
 /// Makes both sides of the data path of a rail.
 fn tcp_paths(
-    socket: &Arc<TcpStream>,
+    connections: &Arc<TcpConnections>,
     agreement: &Agreement,
     state: &State,
 ) -> (Option<TcpSend>, Option<TcpReceive>) {
@@ -262,20 +305,21 @@ fn tcp_paths(
         peer_depth,
         ..
     } = *agreement;
-    let (socket, progress) = (|| Arc::clone(socket), || Arc::clone(&state.data));
+    let (connections, progress) = (|| Arc::clone(connections), || Arc::clone(&state.data));
     let sender = || {
         // A stream in one direction has no small messages that wait behind bulk data.
         let is_paced = direction == crate::Direction::Both;
         let pace = || Pace::new(chunk_bytes, peer_depth as usize);
         TcpSend::new(
-            socket(),
+            connections(),
             chunk_bytes,
             depth,
+            peer_depth,
             progress(),
             is_paced.then(pace),
         )
     };
-    let receiver = || TcpReceive::new(socket(), chunk_bytes, depth, progress());
+    let receiver = || TcpReceive::new(connections(), chunk_bytes, depth, progress());
     (
         direction.sends().then(sender),
         direction.receives().then(receiver),
@@ -376,14 +420,17 @@ fn move_control(control: Control, runtime: &Handle) -> io::Result<Control> {
 /// work.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn share_without_tasks(
-    socket: TcpStream,
+    sockets: Vec<TcpStream>,
     agreement: &Agreement,
     seal: &StreamSeal,
     config: &StreamConfig,
 ) -> io::Result<Arc<Shared<Tcp>>> {
     let state = State::new("the peer".to_owned(), agreement.direction, 2);
+    let networks = vec![Ipv4Addr::LOCALHOST.into(); sockets.len()];
+    state.set_networks(networks, sockets.len());
     let state = RailState::new(&state, 0);
-    let paths = tcp_paths(&data_socket(socket)?, agreement, &state);
+    let connections = data_connections(sockets, &state)?;
+    let paths = tcp_paths(&connections, agreement, &state);
     state.set_peer_slots(agreement.peer_depth as usize);
     let shared = share::<Tcp>(
         state,

@@ -248,6 +248,16 @@ impl DataProgress {
         self.received.fetch_add(bytes, Relaxed);
     }
 
+    /// Records that `bytes` that were sent are sent again: they were lost with their connection.
+    pub(crate) fn take_back_sent(&self, bytes: u64) {
+        self.sent.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Records that `bytes` that were received arrive again: they were a part of a frame.
+    pub(crate) fn take_back_received(&self, bytes: u64) {
+        self.received.fetch_sub(bytes, Relaxed);
+    }
+
     /// Records that `bytes` in all have been sent.
     #[cfg(test)]
     pub(crate) fn set_sent(&self, bytes: u64) {

@@ -73,6 +73,18 @@ pub(crate) enum Message {
         /// The part, or the reason.
         step: Result<Vec<u8>, String>,
     },
+    /// The dialer's answer to the addresses in Welcome: the networks that it uses beside that of the control connection,
+    /// as the numbers of their connections that watch.
+    Networks(Vec<u8>),
+    /// A rail goes on over another of its connections.
+    Moved {
+        /// The number of the rail.
+        rail: u8,
+        /// The number of the connection among those of the rail.
+        connection: u8,
+        /// The end of what this end has verified on the rail: what follows is sent again.
+        verified: u64,
+    },
 }
 
 /// The dialer's offer.
@@ -191,15 +203,23 @@ impl RailTerms {
 pub(crate) struct Token(pub(crate) [u8; 32]);
 
 impl Token {
-    /// Returns the token for the data connection of the rail with this number.
-    pub(crate) fn of_rail(&self, rail: usize) -> Self {
-        match u32::try_from(rail).unwrap_or(u32::MAX) {
+    /// Returns the token for the data connection with this number: those of the rails come first.
+    pub(crate) fn of_rail(&self, connection: usize) -> Self {
+        match connection {
             0 => self.clone(),
-            rail => {
-                let text = [&b"rdpipe data connection: rail "[..], &rail.to_le_bytes()].concat();
-                Self(keyed_digest(&self.0, &text))
-            }
+            _ => self.derived(b"rdpipe data connection: rail ", connection),
         }
+    }
+
+    /// Returns the token for the connection that watches the network with this number.
+    pub(crate) fn of_network(&self, network: usize) -> Self {
+        self.derived(b"rdpipe data connection: network ", network)
+    }
+
+    fn derived(&self, label: &[u8], number: usize) -> Self {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let text = [label, &number.to_le_bytes()].concat();
+        Self(keyed_digest(&self.0, &text))
     }
 }
 
@@ -246,7 +266,9 @@ impl Message {
             | Self::Confirm
             | Self::Stop { .. }
             | Self::Ping { .. }
-            | Self::Bye => {}
+            | Self::Bye
+            | Self::Networks(_)
+            | Self::Moved { .. } => {}
         }
         Ok(message)
     }
@@ -397,6 +419,8 @@ mod tests {
                 Message::Ping { sent: offset, received: bytes },
                 Message::Abort { offset, reason },
                 Message::Bye,
+                Message::Networks(vec![1, 3]),
+                Message::Moved { rail: 1, connection: 2, verified: bytes },
             ] {
                 prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
             }

@@ -3,6 +3,7 @@
 pub(crate) mod connection;
 pub(crate) mod data_watch;
 pub(crate) mod message;
+pub(crate) mod network_watch;
 pub(crate) mod noise;
 mod primitives;
 pub(crate) mod seal;

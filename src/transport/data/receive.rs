@@ -458,6 +458,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
         cx: &mut Context<'_>,
         enough: usize,
     ) {
+        self.path.follow();
         loop {
             if let Err(fault) = self.check_end(state) {
                 self.broken = true;

@@ -150,6 +150,9 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// be used after an error.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Slot, Header)>>;
 
+    /// Goes on over another connection if the one in use is lost.
+    fn follow(&mut self) {}
+
     /// Returns the number of bytes of this direction up to the end of the frame of which a part has arrived, by its
     /// header; 0 if there is none.
     fn arriving_end(&self) -> u64 {

@@ -3,6 +3,8 @@
 //!
 //! Each function must return for any bytes, and checks the promise that its doc comment makes.
 
+#[cfg(test)]
+mod lost_rail;
 mod stream;
 
 use std::sync::OnceLock;

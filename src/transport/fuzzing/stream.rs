@@ -122,7 +122,7 @@ impl StreamPlay {
         let ours = TcpStream::from_std(ours).expect("a socket");
         let [seal, theirs_seal] =
             [Role::Dialer, Role::Acceptor].map(|role| seal(role, is_encrypted));
-        let shared = share_without_tasks(ours, &agreement, &seal, &config).expect("a socket");
+        let shared = share_without_tasks(vec![ours], &agreement, &seal, &config).expect("a socket");
         Self {
             send: Some(SendHalf::new(Arc::clone(&shared))),
             recv: Some(RecvHalf::new(Arc::clone(&shared))),
@@ -324,7 +324,7 @@ impl PeerPlay {
         if kind == 0 {
             return Message::decode(script.piece()).ok();
         }
-        Some(match script.below(10) {
+        Some(match script.below(11) {
             0..=3 => {
                 let first = u32::from(script.byte().unwrap_or(0)) % 5;
                 let slots = u32::try_from(script.below(6)).unwrap_or(0);
@@ -338,6 +338,11 @@ impl PeerPlay {
             7 => Message::Confirm,
             8 => Message::Stop {
                 offset: script.number().into(),
+            },
+            9 => Message::Moved {
+                rail: script.byte().unwrap_or(0) % 2,
+                connection: script.byte().unwrap_or(0) % 2,
+                verified: script.number().into(),
             },
             _ => Message::Bye,
         })

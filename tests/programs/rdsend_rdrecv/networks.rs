@@ -1,8 +1,10 @@
-//! Streams between hosts that share several networks: which of them carry the data.
+//! Streams between hosts that share several networks: which of them carry the data, and what happens when one is lost.
+
+use std::time::{Duration, Instant};
 
 use crate::{
-    measuring::checks::{lacks_firewall, rule},
-    support::programs::{End, hosts::Network, key},
+    measuring::checks::{lacks_firewall, lacks_shaping, rule},
+    support::programs::{End, eventually, hosts::Network, key, limit},
 };
 
 /// The length of the input: many chunks for each rail.
@@ -86,5 +88,133 @@ fn a_network_that_carries_nothing_is_left_out() {
             said.contains(", 4 rails,") && !said.contains("rails to"),
             "{said}"
         );
+    }
+}
+
+/// The length of the input of a stream that loses a network: some two seconds over both.
+const LONG: u64 = 96 << 20;
+
+/// How a network between h1 and h2 is cut.
+#[derive(Clone, Copy)]
+enum Cut {
+    /// No packet arrives any more.
+    Silent,
+    /// The interface of h1 is down.
+    Down,
+    /// Each packet of the second network is answered with a reset.
+    Reset,
+    /// No packet of the stream arrives any more, over either network.
+    Both,
+}
+
+impl Cut {
+    #[track_caller]
+    fn apply(self, network: &Network) {
+        match self {
+            Self::Down => _ = network.on("h1", "ip link set net1 down"),
+            Self::Silent => {
+                for host in ["h1", "h2"] {
+                    rule(network, host, "iifname net1 drop");
+                }
+            }
+            Self::Reset => {
+                let reset = "iifname net1 meta l4proto tcp reject with tcp reset";
+                rule(network, "h1", reset);
+            }
+            Self::Both => {
+                rule(network, "h1", "tcp dport 5000 drop");
+                rule(network, "h2", "tcp sport 5000 drop");
+            }
+        }
+    }
+}
+
+/// Begins to send from h2 to h1, over two networks of 200 Mbit/s each, and cuts one of them when some of the bytes have
+/// arrived. Returns both ends, the time since the cut, and the digest of what was sent. None if it cannot be tried here.
+#[track_caller]
+fn interrupted(
+    cut: Cut,
+    options: &str,
+    [source, sink]: [&str; 2],
+) -> Option<([End; 2], Instant, String)> {
+    let network = hosts()?;
+    if lacks_firewall(&network) || lacks_shaping(&network) {
+        return None;
+    }
+    for device in ["eth0", "net1"] {
+        let shape = "root tbf rate 200mbit burst 100kb limit 200kb";
+        network.on("h2", &format!("tc qdisc add dev {device} {shape}"));
+    }
+    let options = format!(
+        "{} -v --transport tcp --chunk 64K --depth 8 --rails 4 --timeout 4 {options}",
+        key()
+    );
+    network.on("h2", &format!("head -c {LONG} /dev/urandom >sent"));
+    let receiver = format!("rdrecv 5000 {options} {sink}");
+    let receiver = network.ssh("h1", &receiver).start();
+    let sender = source.replace("SEND", &format!("rdsend 10.77.0.1 5000 {options}"));
+    let sender = network.ssh("h2", &sender).start();
+    eventually("a part of the bytes to arrive over net1", || {
+        let count = network.on("h1", "cat /sys/class/net/net1/statistics/rx_bytes");
+        let count: u64 = count.trim().parse().expect("a number of bytes");
+        (count > LONG / 8).then_some(())
+    });
+    cut.apply(&network);
+    let since = Instant::now();
+    let ends = [sender.end(), receiver.end()];
+    let digest = network.on("h2", "sha256sum <sent");
+    Some((ends, since, digest))
+}
+
+/// A stream that loses its second network goes on over the first one, and says so.
+#[track_caller]
+fn goes_on(cut: Cut, options: &str, ends: [&str; 2]) {
+    let Some((ends, _, digest)) = interrupted(cut, options, ends) else {
+        return;
+    };
+    for (end, number) in ends.iter().zip([1, 2]) {
+        let said = end.exits(0);
+        let expected = format!(
+            "the network of 10.78.0.{number} is lost, and the stream goes on over 10.77.0.{number}: "
+        );
+        assert!(said.contains(&expected), "{said}");
+    }
+    assert_eq!(String::from_utf8_lossy(&ends[1].stdout), digest);
+}
+
+const PIPES: [&str; 2] = ["cat sent | SEND", "| sha256sum"];
+const FILES: [&str; 2] = ["SEND <sent", "-o received && sha256sum <received"];
+
+#[test]
+fn a_network_that_goes_silent_is_replaced_between_files() {
+    goes_on(Cut::Silent, "--encrypt always", FILES);
+}
+
+#[test]
+fn a_network_that_goes_silent_is_replaced_between_pipes() {
+    goes_on(Cut::Silent, "--encrypt never", PIPES);
+}
+
+#[test]
+fn a_network_whose_interface_goes_down_is_replaced() {
+    goes_on(Cut::Down, "--encrypt always", PIPES);
+}
+
+#[test]
+fn a_network_that_resets_connections_is_replaced() {
+    goes_on(Cut::Reset, "--encrypt never", FILES);
+}
+
+#[test]
+fn the_loss_of_all_networks_ends_both_ends_in_time() {
+    let Some((ends, since, _)) = interrupted(Cut::Both, "", FILES) else {
+        return;
+    };
+    // A last message may be under way when the networks are cut.
+    assert!(since.elapsed() < limit(Duration::from_secs(8)));
+    for end in &ends {
+        assert_ne!(end.code(), 0);
+        let silent = "received nothing from the other end for 4.0s";
+        assert!(end.stderr.contains(silent), "{}", end.stderr);
     }
 }

@@ -4,6 +4,7 @@ use std::{task::Waker, time::Instant};
 
 use super::{
     after_drop::DroppedHalves,
+    connections::Networks,
     rail::{self, RailMachine, UNKNOWN_SLOT},
 };
 use crate::{
@@ -64,6 +65,7 @@ pub(super) struct StreamMachine {
     pub(super) receiving: Receiving,
     /// What belongs to each rail, the first one first.
     pub(super) rails: Vec<RailMachine>,
+    pub(super) networks: Networks,
     pub(super) outbox: Vec<Message>,
     pub(super) fault: Option<StreamFault>,
     /// The fault of a broken data connection, whose cause the control connection may still tell.
@@ -94,6 +96,7 @@ impl StreamMachine {
                 Receiving::Absent
             },
             rails: (0..rails.max(1)).map(|_| RailMachine::default()).collect(),
+            networks: Networks::default(),
             outbox: Vec::new(),
             fault: None,
             suspicion: None,
@@ -202,6 +205,13 @@ impl StreamMachine {
         self.interrupt();
     }
 
+    /// Records that a data connection broke, if no cause is known.
+    pub(super) fn suspect(&mut self, fault: Fault) {
+        if self.suspicion.is_none() && self.fault.is_none() && !self.done() {
+            self.suspicion = Some((fault, Instant::now()));
+        }
+    }
+
     /// Has both halves woken, and every other wait interrupted.
     fn interrupt(&mut self) {
         self.interrupted = true;
@@ -262,6 +272,11 @@ impl StreamMachine {
                 rail.ok_or("a step for a rail that does not exist")?
                     .add_step(step)?;
             }
+            Message::Moved {
+                rail,
+                connection,
+                verified,
+            } => self.follow_peer(rail.into(), connection.into(), verified)?,
             Message::FinAck if self.sending == Sending::Fin => {
                 self.sending = Sending::Acked;
                 self.wake(true, false);

@@ -6,6 +6,7 @@
 //! [`after_drop`]. The table of states is in docs/wire-format.md.
 
 mod after_drop;
+mod connections;
 mod machine;
 mod rail;
 
@@ -28,6 +29,7 @@ use crate::{
     transport::control::seal::joined_digest,
 };
 
+pub(crate) use connections::network_of;
 pub(crate) use machine::StreamFault;
 pub(crate) use rail::{RailState, WrongEnd};
 
@@ -147,11 +149,8 @@ impl State {
     /// Records that the data connection broke. It is a failure only after a moment in which the control connection may
     /// tell why: a peer that dies closes both connections, and one that aborts sends the reason first.
     pub(crate) fn suspect(&self, fault: Fault) {
-        let mut inner = self.lock();
-        if inner.suspicion.is_none() && inner.fault.is_none() && !inner.done() {
-            inner.suspicion = Some((fault, Instant::now()));
-            self.to_control.notify_one();
-        }
+        self.lock().suspect(fault);
+        self.to_control.notify_one();
     }
 
     /// Returns the fault of the data connection and the time when it was found, while no cause is known.

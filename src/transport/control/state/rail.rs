@@ -8,7 +8,7 @@ use std::{
     task::{Context, Waker},
 };
 
-use super::{State, machine::Receiving};
+use super::{State, connections::Connections, machine::Receiving};
 use crate::{
     Fault,
     transport::control::{message::Message, seal::joined_digest},
@@ -31,6 +31,8 @@ pub(super) struct RailMachine {
     to_wake: [bool; 2],
     /// The steps of the peer towards a new link.
     steps: VecDeque<Result<Vec<u8>, String>>,
+    /// The connections of a rail over TCP.
+    pub(super) connections: Connections,
 }
 
 impl RailMachine {
@@ -113,7 +115,7 @@ pub(crate) enum WrongEnd {
 #[derive(Clone)]
 pub(crate) struct RailState {
     stream: Arc<State>,
-    rail: usize,
+    pub(super) rail: usize,
 }
 
 impl Deref for RailState {
