@@ -77,10 +77,7 @@ impl Key {
     }
 
     /// Returns the key in the text of a [`GeneratedKey`]. No text is stretched, so one of another host costs nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`KeyError::Mistyped`] for any other text.
+    /// Fails with [`KeyError::Mistyped`] for any other text.
     #[cfg(feature = "cli")]
     pub(crate) fn parse_generated(text: impl AsRef<[u8]>) -> Result<Self, KeyError> {
         let encoded = text.as_ref().strip_prefix(PREFIX);
@@ -459,10 +456,7 @@ impl Key {
 }
 
 /// Opens a key file. Returns a warning if this user is root and the file belongs to another user.
-///
-/// # Errors
-///
-/// Returns [`KeyError::File`] if the file cannot be opened, and [`KeyError::FileUnsafe`] if another user can read or
+/// Fails with [`KeyError::File`] if the file cannot be opened, and [`KeyError::FileUnsafe`] if another user can read or
 /// change it.
 pub(crate) fn open_key_file(path: &Path) -> Result<(File, Option<String>), KeyError> {
     let file = File::open(path).map_err(|source| unreadable(path, source))?;
@@ -472,10 +466,7 @@ pub(crate) fn open_key_file(path: &Path) -> Result<(File, Option<String>), KeyEr
 
 /// Checks who else can use an open key file. Returns a warning if this user is root and the file belongs to another
 /// user.
-///
-/// # Errors
-///
-/// Returns [`KeyError::FileUnsafe`] if another user can read or change the file.
+/// Fails with [`KeyError::FileUnsafe`] if another user can read or change the file.
 pub(crate) fn check_key_file(path: &Path, file: &File) -> Result<Option<String>, KeyError> {
     let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
     if !metadata.is_file() {
@@ -529,10 +520,6 @@ pub(crate) fn first_line(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8>
 /// as ssh refuses a private key. Root may read the files of users, a mounted file in a container for example, and gets a
 /// warning. A file of root may be readable for its group: a service that does not run as root reads it as one of that
 /// group.
-///
-/// # Errors
-///
-/// The reason why the file is not used.
 pub(crate) fn protection(
     path: &Path,
     what: &str,

@@ -181,9 +181,6 @@ impl Places {
 
     /// Waits for a place: after those of the same key that wait already, in turn with other keys. Returns none once the
     /// places are closed.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future gives up the turn.
     pub(crate) async fn wait(&self) -> Option<Place> {
         if let Some(place) = self.take() {

@@ -135,9 +135,6 @@ pub(crate) fn is_signal_ignored(number: u8) -> bool {
 
 /// Makes the kernel keep the exit statuses of child processes: it discards them while SIGCHLD is ignored. A program
 /// that this process starts gets the default for SIGCHLD.
-///
-/// # Errors
-///
 /// Fails if SIGCHLD is ignored and no runtime can be made.
 pub(crate) fn keep_child_statuses() -> io::Result<()> {
     let child = Signal::CHILD.as_raw();
@@ -149,9 +146,6 @@ pub(crate) fn keep_child_statuses() -> io::Result<()> {
 
 /// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with EFBIG, which concerns one file. Without a
 /// handler, SIGXFSZ kills the process. A program that this process starts gets the default for SIGXFSZ.
-///
-/// # Errors
-///
 /// Fails if there is a limit and no runtime can be made.
 pub(crate) fn survive_file_limit() -> io::Result<()> {
     let is_signal_ignored = u8::try_from(Signal::XFSZ.as_raw()).is_ok_and(is_signal_ignored);
@@ -218,9 +212,6 @@ pub(crate) fn is_stdout_closed() -> bool {
 
 /// Makes a read of a stdin that was closed fail, and a write to a stdout that was closed: each becomes `/dev/null`,
 /// open in the wrong direction. The programs that this process starts inherit them so.
-///
-/// # Errors
-///
 /// Fails if there is no `/dev/null`.
 pub(crate) fn keep_closed_streams_unusable() -> io::Result<()> {
     // The reference makes the linker keep the entry: nothing else names it.
@@ -235,9 +226,6 @@ pub(crate) fn keep_closed_streams_unusable() -> io::Result<()> {
 }
 
 /// Returns a file that cannot be read, for the stdin of a command in place of a closed one.
-///
-/// # Errors
-///
 /// Fails if there is no `/dev/null`.
 pub(crate) fn unreadable_stdin() -> io::Result<File> {
     File::options().write(true).open("/dev/null")
@@ -271,9 +259,6 @@ impl Write for Stdout {
 }
 
 /// Closes stdout: a program behind a pipe gets its end of file now, and not when this program exits.
-///
-/// # Errors
-///
 /// Fails if the rest of the output cannot be written, or if there is no `/dev/null` to take its place.
 pub(crate) fn close_stdout() -> io::Result<()> {
     io::stdout().flush()?;

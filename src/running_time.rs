@@ -12,10 +12,6 @@ const STEPS: u32 = 8;
 /// The time is counted in steps. A step that ends late counts as one: on a busy machine the work is late for the same
 /// reason. If it is late by half of `limit`, this process or its machine was stopped or suspended. What another process
 /// was to answer was then not sent, so the whole of `limit` begins again.
-///
-/// # Cancel safety
-///
-/// That of `work`.
 pub(crate) async fn within_running_time<T>(
     limit: Duration,
     work: impl Future<Output = T>,

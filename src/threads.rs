@@ -18,17 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Runs `work`, which may block, on a thread of its own, and returns its result. Starting a thread takes some 20 µs, so
 /// this is not for the path of the bytes.
-///
-/// # Errors
-///
-/// Fails if the system cannot start a thread.
-///
-/// # Panics
-///
 /// Panics if `work` does.
-///
-/// # Cancel safety
-///
 /// Not cancel safe: `work` continues if the future is dropped, and its result is lost.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
@@ -47,28 +37,16 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Returns the addresses of a host, as [`tokio::net::lookup_host`] does.
-///
-/// # Errors
-///
 /// Fails if the name cannot be resolved, or the system cannot start a thread.
-///
-/// # Cancel safety
-///
-/// Safe: the thread of the resolver ends later.
+/// Cancel safe: the thread of the resolver ends later.
 pub(crate) async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     lookup_host_holding(host, port, ()).await
 }
 
 /// Returns the addresses of a host, as [`lookup_host`] does. The thread of the resolver holds `held` until it ends: so
 /// many threads are left of work that was given up.
-///
-/// # Errors
-///
 /// Fails if the name cannot be resolved, or the system cannot start a thread.
-///
-/// # Cancel safety
-///
-/// Safe: the thread of the resolver ends later.
+/// Cancel safe: the thread of the resolver ends later.
 pub(crate) async fn lookup_host_holding(
     host: &str,
     port: u16,
@@ -88,9 +66,6 @@ pub(crate) async fn lookup_host_holding(
 
 /// Returns a runtime of one thread. Waking it costs one write to an eventfd; a pool of workers adds a futex call on
 /// both sides (measured: a third of all system calls at full speed).
-///
-/// # Errors
-///
 /// Fails if the system does not open the descriptors of the runtime.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     /// As many pairs as a runtime opens descriptors: six.
@@ -104,10 +79,7 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
 }
 
 /// Fails if the system does not start `count` threads at once. A runtime that needs so many can then be made.
-///
-/// # Errors
-///
-/// Why no more threads start.
+/// The error says why no more threads start.
 #[cfg(feature = "cli")]
 pub(crate) fn require(count: usize) -> io::Result<()> {
     let (open, gate) = std::sync::mpsc::channel::<()>();
@@ -164,9 +136,6 @@ impl Drop for OwnRuntime {
 
 impl CarryThread {
     /// Starts a thread called `name`.
-    ///
-    /// # Errors
-    ///
     /// Fails if the system cannot start a thread or give the runtime its descriptors.
     pub(crate) fn start(name: &str) -> io::Result<Self> {
         Self::start_holding(name, ())
@@ -174,9 +143,6 @@ impl CarryThread {
 
     /// Starts a thread called `name`, which drops `held` when it ends: what waits for that knows that no work of the
     /// thread is left.
-    ///
-    /// # Errors
-    ///
     /// Fails if the system cannot start a thread or give the runtime its descriptors.
     pub(crate) fn start_holding(name: &str, held: impl Send + 'static) -> io::Result<Self> {
         let runtime = runtime()?;
@@ -207,13 +173,7 @@ impl CarryThread {
     }
 
     /// Runs `work` on the thread and returns its result.
-    ///
-    /// # Cancel safety
-    ///
     /// `work` continues if the future is dropped.
-    ///
-    /// # Panics
-    ///
     /// Panics if `work` does.
     #[cfg(feature = "cli")]
     pub(crate) async fn run<T: Send + 'static>(

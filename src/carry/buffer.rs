@@ -36,9 +36,6 @@ pub(super) struct BufferedSource {
 
 impl BufferedSource {
     /// Starts to read `source`, up to `most` bytes ahead. The source is not to be used meanwhile.
-    ///
-    /// # Errors
-    ///
     /// Fails if the system gives no thread or no descriptor.
     pub(super) fn start(source: &Source, most: u64) -> io::Result<Self> {
         let thread = CarryThread::start("buffer")?;
@@ -89,10 +86,7 @@ async fn read_ahead(mut source: Source, queue: &ByteQueue) -> io::Result<()> {
 
 impl AsyncRead for BufferedSource {
     /// Copies bytes out of the memory.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: bytes are either in `buf` or still in the memory.
+    /// Cancel safe: bytes are either in `buf` or still in the memory.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -130,9 +124,6 @@ pub(super) struct BufferedSink {
 
 impl BufferedSink {
     /// Makes a sink that keeps up to `most` bytes for `sink`, which is not to be used meanwhile.
-    ///
-    /// # Errors
-    ///
     /// Fails if the system gives no thread or no descriptor.
     pub(super) fn start(sink: &Sink, most: u64) -> io::Result<Self> {
         let thread = CarryThread::start("buffer")?;
@@ -193,10 +184,7 @@ async fn write_later(mut sink: Sink, queue: &ByteQueue, stopped: &CancellationTo
 
 impl AsyncWrite for BufferedSink {
     /// Copies bytes into the memory.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: bytes that are counted are in the memory.
+    /// Cancel safe: bytes that are counted are in the memory.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -206,19 +194,13 @@ impl AsyncWrite for BufferedSink {
     }
 
     /// Waits until the sink has taken everything.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.queue.poll_empty(cx)
     }
 
     /// Does what [`poll_flush`](Self::poll_flush) does.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.queue.poll_empty(cx)
     }
@@ -255,9 +237,6 @@ struct QueueState {
 
 impl ByteQueue {
     /// Returns an empty queue for up to so many bytes.
-    ///
-    /// # Errors
-    ///
     /// Fails if the host has less memory.
     fn new(most: u64) -> io::Result<Self> {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -15,14 +15,8 @@ use crate::{
 };
 
 /// Sends all of `source` through `stream`, as [`send_all`] does.
-///
-/// # Errors
-///
-/// Those of [`send_all`], and those of the system that gives no thread for the buffer.
-///
-/// # Cancel safety
-///
-/// That of [`send_all`]. Bytes in the buffer are lost.
+/// Fails as [`send_all`] does, and if the system gives no thread for the buffer.
+/// Cancelling is as with [`send_all`]; bytes in the buffer are lost.
 pub(crate) async fn send<T>(
     source: &mut Source,
     stream: &mut T,
@@ -46,14 +40,8 @@ where
 }
 
 /// Sends all of `source` and the end of the stream, as [`send_all_and_finish`](super::send_all_and_finish) does.
-///
-/// # Errors
-///
-/// Those of [`send`] and of the end, and those of the system that gives no thread for the buffer.
-///
-/// # Cancel safety
-///
-/// That of [`send`]. Bytes in the buffer are lost.
+/// Fails as [`send`] and the end do, and if the system gives no thread for the buffer.
+/// Cancelling is as with [`send`]; bytes in the buffer are lost.
 pub(crate) async fn send_and_finish<T>(
     source: &mut Source,
     stream: &mut T,
@@ -69,14 +57,8 @@ where
 }
 
 /// Receives all of `stream` into `sink`, as [`receive_all`] does.
-///
-/// # Errors
-///
-/// Those of [`receive_all`], and those of the system that gives no thread for the buffer.
-///
-/// # Cancel safety
-///
-/// That of [`receive_all`]. Bytes in the buffer are lost.
+/// Fails as [`receive_all`] does, and if the system gives no thread for the buffer.
+/// Cancelling is as with [`receive_all`]; bytes in the buffer are lost.
 pub(crate) async fn receive<R>(
     stream: &mut R,
     sink: &mut Sink,

@@ -181,28 +181,15 @@ impl StreamSink for Vec<u8> {}
 /// The sending side of a stream.
 pub(crate) trait Finish {
     /// Sends the end of the stream and waits until the peer has confirmed all bytes.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream fails before the confirmation arrives.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a later call waits for the same confirmation.
+    /// Cancel safe: a later call waits for the same confirmation.
     fn finish(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 /// Waits for `work`, or fails as soon as the watched stream does.
 ///
 /// If both are ready at the same time, the result of `work` is returned.
-///
-/// # Errors
-///
-/// Returns the error that ended the stream.
-///
-/// # Cancel safety
-///
-/// That of `work`, which is dropped when the stream fails.
+/// `work` is dropped when the stream fails.
 pub(crate) async fn unless_interrupted<T>(
     watch: &Watch,
     work: impl Future<Output = T>,

@@ -80,10 +80,6 @@ impl<'a, T> Paced<'a, T> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for Paced<'_, T> {
     /// Reads a part of the bytes, after a pause.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of the source.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -103,10 +99,6 @@ impl<T: AsyncRead + Unpin> AsyncRead for Paced<'_, T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Paced<'_, T> {
     /// Writes a part of the bytes, after a pause.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of the sink.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -121,19 +113,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Paced<'_, T> {
     }
 
     /// Flushes the sink.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of the sink.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.get_mut().inner).poll_flush(cx)
     }
 
     /// Shuts the sink down.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of the sink.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.get_mut().inner).poll_shutdown(cx)
     }

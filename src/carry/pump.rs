@@ -19,14 +19,8 @@ use crate::transport::FillSlots;
 ///
 /// Returns the number of bytes. Bytes in a partly filled slot are posted when the source is idle.
 /// The call fails as soon as the stream does, even while the source is idle.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that were read stay in the stream's slots; only their number is lost.
+/// Fails with [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
+/// Cancelling loses only the number of bytes: those that were read stay in the stream's slots.
 pub(crate) async fn send_all<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
 where
     S: StreamSource,
@@ -47,15 +41,8 @@ where
 /// Returns the number of bytes. If the source is not a regular file, the call waits for
 /// [`SETTLE_DELAY`] before it sends the end of the stream; a caller that handles signals must drop
 /// the future when one arrives.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that were read stay in the stream's slots. The stream ends only if the end was sent before
-/// the future was dropped.
+/// Fails with [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
+/// Cancelling leaves the bytes that were read in the stream's slots; the stream ends only if the end was sent before.
 pub(crate) async fn send_all_and_finish<S, T>(
     source: &mut S,
     stream: &mut T,
@@ -93,14 +80,8 @@ pub(super) const SETTLE_DELAY: Duration = Duration::from_millis(10);
 /// The call fails as soon as the stream does, even while the sink takes nothing. A failure that
 /// arrives after the last byte and before the return counts as well: a peer that is gone by then
 /// has not been served.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that the sink took are consumed from the stream; only their number is lost.
+/// Fails with [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
+/// Cancelling loses only the number of bytes: those that the sink took are consumed from the stream.
 pub(crate) async fn receive_all<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
 where
     R: AsyncBufRead + Watched + Unpin,
@@ -132,17 +113,8 @@ pub(super) const TURN_BYTES: usize = 4 << 20;
 /// Reads `source` to its end, straight into the slots of `stream`. Returns the number of bytes.
 ///
 /// A partly filled slot is posted when the source is idle. The end of the source is not sent.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that were read stay in the stream's slots; only their number is lost.
-///
-/// # Panics
-///
+/// Fails with [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
+/// Cancelling loses only the number of bytes: those that were read stay in the stream's slots.
 /// Panics if `stream` lends an empty slot: a read into it would look like the end of the source.
 async fn fill<S, T>(source: &mut S, stream: &mut T) -> Result<u64, CarryError>
 where
@@ -192,14 +164,8 @@ fn poll_fill<S: AsyncRead + Unpin, T: FillSlots>(
 
 /// Writes all of `stream` into `sink`, straight out of the stream's buffers, and flushes the sink.
 /// Returns the number of bytes.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that the sink took are consumed from the stream; only their number is lost.
+/// Fails with [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first.
+/// Cancelling loses only the number of bytes: those that the sink took are consumed from the stream.
 async fn drain<R, W>(stream: &mut R, sink: &mut W) -> Result<u64, CarryError>
 where
     R: AsyncBufRead + Unpin,

@@ -23,14 +23,8 @@ use crate::{
 };
 
 /// Sends all of `file`, over all rails. Returns the number of bytes.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
-///
-/// # Cancel safety
-///
-/// Bytes that were read stay in the stream's slots; only their number is lost.
+/// Fails with [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
+/// Cancelling loses only the number of bytes: those that were read stay in the stream's slots.
 pub(super) async fn send(file: PositionedReader, railed: Railed<'_>) -> Result<u64, CarryError> {
     let (work, _stop) = RailWork::new(railed.observer);
     let (first, others) = railed.stream.rails_to_send();
@@ -58,15 +52,9 @@ pub(super) async fn send(file: PositionedReader, railed: Railed<'_>) -> Result<u
 
 /// Receives all of the stream into `file`, over all rails, up to the verified end of the stream. Returns the number of
 /// bytes.
-///
-/// # Errors
-///
-/// Returns [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first. The file then holds the bytes
-/// up to the first one that is missing.
-///
-/// # Cancel safety
-///
-/// As after an error; the number of bytes is lost.
+/// Fails with [`CarryError::Stream`] or [`CarryError::Sink`], for the end that fails first. The file then holds the
+/// bytes up to the first one that is missing.
+/// Dropping the future loses the number of bytes.
 pub(super) async fn receive(file: PositionedWriter, railed: Railed<'_>) -> Result<u64, CarryError> {
     let (work, _stop) = RailWork::new(railed.observer);
     let (first, others) = railed.stream.rails_to_receive();

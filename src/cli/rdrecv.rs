@@ -129,10 +129,7 @@ pub(crate) enum Output {
 
 impl Output {
     /// Opens `path`, or stdout if there is no path.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the system. A file that exists is unchanged then.
+    /// Fails with the error of the system. A file that exists is unchanged then.
     pub(crate) async fn open(path: Option<&Path>) -> io::Result<Self> {
         match path {
             None => Sink::stdout().map(Self::Stdout),
@@ -149,10 +146,7 @@ impl Output {
     }
 
     /// Completes the output. A file that is to be replaced is unchanged before this call; after it the output is whole.
-    ///
-    /// # Errors
-    ///
-    /// Returns errors of the last writes, which some file systems report only now, and of the rename.
+    /// Fails with errors of the last writes, which some file systems report only now, and of the rename.
     pub(crate) async fn commit(self, fsync: bool) -> io::Result<()> {
         match self {
             Self::Stdout(sink) => sink.close(fsync).await,

@@ -11,9 +11,6 @@ use serde::{
 pub(crate) const MAX_ATTRIBUTES: usize = 16 << 10;
 
 /// Decodes a list of at most `MOST` entries. For `#[serde(deserialize_with)]`.
-///
-/// # Errors
-///
 /// Fails if the list is longer, or an entry is invalid.
 pub(crate) fn at_most<'de, const MOST: usize, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
@@ -24,9 +21,6 @@ where
 }
 
 /// Decodes an optional list of at most `MOST` entries. For `#[serde(deserialize_with)]`.
-///
-/// # Errors
-///
 /// Fails if the list is longer, or an entry is invalid.
 pub(crate) fn at_most_if_any<'de, const MOST: usize, T, D>(
     deserializer: D,

@@ -123,10 +123,6 @@ impl CopyJob {
     /// Checks the order of a copy and starts its engine. The paths of the order are relative to `base`; `~/` means the
     /// home directory only if paths may lead anywhere. `served` is what a server gives to its copy, and what it decides
     /// of a destination.
-    ///
-    /// # Errors
-    ///
-    /// Fails with a sentence for the user.
     pub(crate) fn prepare_in(
         base: &BaseDirectory,
         served: Option<ServedCopy>,

@@ -130,10 +130,6 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 const USUAL_BYTES: usize = 256;
 
 /// Reads the extended attributes of an open file.
-///
-/// # Errors
-///
-/// Those of flistxattr(2) and fgetxattr(2).
 pub(crate) fn attributes_of(file: impl AsFd) -> Result<Vec<Attribute>, Errno> {
     let file = file.as_fd();
     attributes(
@@ -143,10 +139,6 @@ pub(crate) fn attributes_of(file: impl AsFd) -> Result<Vec<Attribute>, Errno> {
 }
 
 /// Reads the extended attributes of an entry that is not opened: a link, a FIFO, a socket or a device.
-///
-/// # Errors
-///
-/// Those of llistxattr(2) and lgetxattr(2).
 pub(crate) fn attributes_at(folder: impl AsFd, name: &CStr) -> Result<Vec<Attribute>, Errno> {
     // Before Linux 6.13 there is no call that takes a folder and a name.
     let mut path = String::from("/proc/self/fd/");
@@ -160,10 +152,6 @@ pub(crate) fn attributes_at(folder: impl AsFd, name: &CStr) -> Result<Vec<Attrib
 }
 
 /// Reads the extended attributes of an entry that is open as a place only (`O_PATH`).
-///
-/// # Errors
-///
-/// Those of listxattr(2) and getxattr(2).
 pub(crate) fn attributes_of_place(place: impl AsFd) -> Result<Vec<Attribute>, Errno> {
     let path = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
     attributes(

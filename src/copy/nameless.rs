@@ -16,10 +16,6 @@ pub(crate) struct NamelessFile {
 impl NamelessFile {
     /// Makes a file in the file system of a directory, if one is given. If that has no files without names, or this
     /// process may make none there, makes one in the directory for temporary files; otherwise one in memory.
-    ///
-    /// # Errors
-    ///
-    /// Fails as `memfd_create(2)` does.
     pub(crate) fn make(near: Option<BorrowedFd<'_>>) -> io::Result<Self> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;

@@ -342,10 +342,7 @@ pub(crate) struct NameFilter(Option<Gitignore>);
 
 impl NameFilter {
     /// Compiles rules, in the order of the command line.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if a pattern is invalid.
+    /// Fails if a pattern is invalid.
     pub(crate) fn new(rules: &[FilterRule]) -> Result<Self, String> {
         if rules.is_empty() {
             return Ok(Self(None));
@@ -422,10 +419,7 @@ impl FileDigest {
     }
 
     /// Adds `count` zeros, the bytes of a hole. That may take hours, so `check` is called before each piece.
-    ///
-    /// # Errors
-    ///
-    /// That of `check`. The digest has a part of the zeros then.
+    /// Fails as `check` does. The digest has a part of the zeros then.
     pub(crate) fn update_zeros<E>(
         &mut self,
         count: u64,

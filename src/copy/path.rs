@@ -225,9 +225,6 @@ pub(crate) enum BaseDirectory {
 
 impl BaseDirectory {
     /// Opens `path` as a directory that no path of an order leads out of. `path` itself may have links in it.
-    ///
-    /// # Errors
-    ///
     /// Fails with a sentence for the user if the directory cannot be opened, or if the kernel has no openat2(2):
     /// nothing else confines paths reliably.
     pub(crate) fn root(path: &Path) -> Result<Self, String> {
@@ -246,9 +243,6 @@ impl BaseDirectory {
 
     /// Opens the directory `path` below this one, which no path leads out of. No symbolic link on the way is followed:
     /// others may have made it.
-    ///
-    /// # Errors
-    ///
     /// Fails as openat2(2) does: with `ELOOP` for a symbolic link, and with `EXDEV` if a name is `..`.
     pub(crate) fn below(&self, path: &[u8]) -> Result<Self, Errno> {
         let Self::Root(root) = self else {
@@ -281,9 +275,6 @@ impl BaseDirectory {
     }
 
     /// Opens what exists at `path`.
-    ///
-    /// # Errors
-    ///
     /// Fails as openat(2) and openat2(2) do. `EXDEV` says that the path leads out of the root, or has a name in it that
     /// is kept from clients; see [`refusal`](Self::refusal).
     pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -295,9 +286,6 @@ impl BaseDirectory {
     }
 
     /// Returns what stat(2) says of `path`, or what lstat(2) says with [`AtFlags::SYMLINK_NOFOLLOW`].
-    ///
-    /// # Errors
-    ///
     /// Fails as [`open`](Self::open) does.
     pub(crate) fn stat(&self, path: &[u8], flags: AtFlags) -> Result<Stat, Errno> {
         let Self::Root(root) = self else {

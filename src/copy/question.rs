@@ -178,18 +178,11 @@ pub(crate) fn codec(most_bytes: usize) -> LengthDelimitedCodec {
 }
 
 /// Encodes a message, without the length of its frame.
-///
-/// # Errors
-///
-/// Fails if the encoding cannot express the message. No message of ours has such content.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Bytes, postcard::Error> {
     postcard::to_stdvec(message).map(Bytes::from)
 }
 
 /// Decodes a message from its frame.
-///
-/// # Errors
-///
 /// Fails if the frame is not exactly one message.
 pub(crate) fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, postcard::Error> {
     match postcard::take_from_bytes(frame)? {

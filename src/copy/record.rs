@@ -155,9 +155,6 @@ pub(crate) struct LargeFile {
 
 /// Appends a record to `buffer`, with room for the length of its contents. Returns the position of that length, to be
 /// written by [`set_content_length`].
-///
-/// # Errors
-///
 /// Fails if the encoding is longer than [`MAX_RECORD_BYTES`].
 pub(crate) fn encode(record: &LaneRecord, buffer: &mut Vec<u8>) -> Result<usize, RecordError> {
     let start = buffer.len();
@@ -189,9 +186,6 @@ pub(crate) struct RecordPrefix {
 
 impl RecordPrefix {
     /// Decodes the first [`PREFIX_BYTES`] of a record.
-    ///
-    /// # Errors
-    ///
     /// Fails if a length is beyond its limit.
     pub(crate) fn decode(bytes: [u8; PREFIX_BYTES]) -> Result<Self, RecordError> {
         let length = |at: usize| {
@@ -210,9 +204,6 @@ impl RecordPrefix {
 }
 
 /// Decodes a record.
-///
-/// # Errors
-///
 /// Fails if `bytes` are not exactly one record with valid names.
 pub(crate) fn decode(bytes: &[u8]) -> Result<LaneRecord, RecordError> {
     match postcard::take_from_bytes(bytes)? {

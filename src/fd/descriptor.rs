@@ -49,13 +49,7 @@ enum SourceKind {
 
 impl Source {
     /// Opens standard input through a duplicate of its descriptor.
-    ///
-    /// # Errors
-    ///
     /// Fails if standard input is closed, or not open for reading.
-    ///
-    /// # Panics
-    ///
     /// Panics outside a tokio runtime.
     pub(crate) fn stdin() -> io::Result<Self> {
         let name = "standard input";
@@ -64,13 +58,7 @@ impl Source {
     }
 
     /// Opens the file at `path`. A FIFO is opened at once, and is idle until a writer opens it.
-    ///
-    /// # Errors
-    ///
     /// Fails as open(2) does, and with "Is a directory" for a directory.
-    ///
-    /// # Panics
-    ///
     /// Panics outside a tokio runtime.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         // Without O_NONBLOCK the open itself would wait for a FIFO's writer.
@@ -86,13 +74,7 @@ impl Source {
     }
 
     /// Makes a source of an open descriptor; messages call it "the input".
-    ///
-    /// # Errors
-    ///
     /// Fails if the runtime cannot register the descriptor.
-    ///
-    /// # Panics
-    ///
     /// Panics outside a tokio runtime.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         Self::with_name(fd, "the input".into())
@@ -110,13 +92,6 @@ impl Source {
     }
 
     /// Returns a second source of the same descriptor, for the runtime of another thread.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system gives no descriptor.
-    ///
-    /// # Panics
-    ///
     /// Panics outside a tokio runtime.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Self::with_name(self.as_fd().try_clone_to_owned()?, self.name.clone())
@@ -164,10 +139,7 @@ impl AsFd for Source {
 
 impl AsyncRead for Source {
     /// Reads with one read(2), straight into `buf`.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: bytes are either in `buf` or still in the descriptor.
+    /// Cancel safe: bytes are either in `buf` or still in the descriptor.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -238,13 +210,7 @@ enum SinkKind {
 
 impl Sink {
     /// Opens standard output through a duplicate of its descriptor.
-    ///
-    /// # Errors
-    ///
     /// Fails if standard output is closed, or not open for writing.
-    ///
-    /// # Panics
-    ///
     /// Panics outside a tokio runtime.
     pub(crate) fn stdout() -> io::Result<Self> {
         let name = "standard output";
@@ -254,13 +220,7 @@ impl Sink {
     }
 
     /// Makes a sink of an open descriptor; messages call it `name`.
-    ///
-    /// # Errors
-    ///
     /// Fails if the runtime cannot register the descriptor.
-    ///
-    /// # Panics
-    ///
     /// Panics outside a tokio runtime.
     pub(crate) fn new(fd: OwnedFd, name: impl Into<String>) -> io::Result<Self> {
         enlarge_pipe(fd.as_fd());
@@ -283,13 +243,6 @@ impl Sink {
     }
 
     /// Returns a second sink of the same descriptor, for the runtime of another thread.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system gives no descriptor.
-    ///
-    /// # Panics
-    ///
     /// Panics outside a tokio runtime.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Self::new(self.as_fd().try_clone_to_owned()?, self.name.clone())
@@ -304,15 +257,8 @@ impl Sink {
     ///
     /// For standard output the duplicate is closed, which makes the file system report delayed
     /// errors; standard output itself stays open.
-    ///
-    /// # Errors
-    ///
     /// Fails as fsync(2) and close(2) do. The descriptor is closed in any case.
-    ///
-    /// # Cancel safety
-    ///
-    /// Not cancel safe: the descriptor is closed even if the future is dropped, and the result is
-    /// lost.
+    /// Not cancel safe: the descriptor is closed even if the future is dropped, and the result is lost.
     pub(crate) async fn close(self, fsync: bool) -> io::Result<()> {
         let fd = self.into_fd();
         blocking(move || {
@@ -368,10 +314,7 @@ impl AsFd for Sink {
 
 impl AsyncWrite for Sink {
     /// Writes with one write(2), which may be short.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the sink keeps no bytes; the system has taken those that are counted.
+    /// Cancel safe: the sink keeps no bytes; the system has taken those that are counted.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -389,19 +332,13 @@ impl AsyncWrite for Sink {
     }
 
     /// Always ready: the sink keeps no bytes.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the call does nothing.
+    /// Cancel safe: the call does nothing.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     /// Always ready. [`Sink::close`] closes the descriptor.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the call does nothing.
+    /// Cancel safe: the call does nothing.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -76,13 +76,7 @@ enum Registered {
 ///
 /// Regular files are never registered: epoll accepts some files of `/proc`, but its events for them
 /// do not tell whether a read would block.
-///
-/// # Errors
-///
 /// Fails if the runtime refuses the descriptor for a reason other than its file type.
-///
-/// # Panics
-///
 /// Panics outside a tokio runtime with I/O enabled.
 fn register(fd: OwnedFd, interest: Interest) -> io::Result<Registered> {
     if file_type(fd.as_fd())? == FileType::RegularFile {
@@ -140,11 +134,9 @@ fn is_ready(fd: BorrowedFd<'_>, events: PollFlags) -> rustix::io::Result<bool> {
 }
 
 /// Duplicates the descriptor of a standard stream.
-///
-/// # Errors
-///
 /// Fails if the stream is closed, or open only in the direction `wrong`. A stream that was closed when the program
-/// started is open in that direction, see [`keep_closed_streams_unusable`](crate::process::keep_closed_streams_unusable).
+/// started is open in that direction, see
+/// [`keep_closed_streams_unusable`](crate::process::keep_closed_streams_unusable).
 fn duplicate(fd: BorrowedFd<'_>, wrong: OFlags) -> io::Result<OwnedFd> {
     let unusable = || {
         let purpose = if wrong == OFlags::WRONLY {
@@ -187,13 +179,7 @@ fn enlarge_unix_socket(fd: BorrowedFd<'_>) {
 }
 
 /// Runs `work` on a thread that may block.
-///
-/// # Errors
-///
 /// Fails if `work` does, or if the system cannot start a thread.
-///
-/// # Cancel safety
-///
 /// Not cancel safe: `work` continues if the future is dropped, and its result is lost.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,

@@ -99,14 +99,8 @@ impl PositionedReader {
 
     /// Waits until all bytes before those of `claim` have been read. Returns false if the file ends earlier: the bytes
     /// are none of its then. After a claim that is not full, every later one gets false.
-    ///
-    /// # Errors
-    ///
-    /// The error of the read, and the number of bytes before it. It also ends the reading; bytes that were read before
-    /// the error are lost.
-    ///
-    /// # Cancel safety
-    ///
+    /// An error comes with the number of bytes before it. It also ends the reading; bytes that were read before the
+    /// error are lost.
     /// Not cancel safe: without the bytes of this claim, the reading does not go on.
     pub(crate) async fn confirm(&self, claim: Claim) -> Result<bool, (io::Error, u64)> {
         if !poll_fn(|cx| self.poll_turn(claim.at, cx)).await {
@@ -213,10 +207,7 @@ impl PositionedWriter {
     }
 
     /// Writes all of `bytes`, which come after `at` others.
-    ///
-    /// # Errors
-    ///
-    /// The error of the system, and the number of bytes that the file holds without a gap.
+    /// An error comes with the number of bytes that the file holds without a gap.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), (io::Error, u64)> {
         let is_open = self.is_open.read().unwrap_or_else(PoisonError::into_inner);
         if !*is_open {

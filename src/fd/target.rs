@@ -59,15 +59,8 @@ impl OutputTarget {
     ///
     /// Symbolic links are followed; a link whose target does not exist names the file that is
     /// created. For a FIFO the call waits until the FIFO has a reader.
-    ///
-    /// # Errors
-    ///
     /// Fails if `path` is a directory, may not be written, or cannot be created.
-    ///
-    /// # Cancel safety
-    ///
-    /// A dropped future leaves no file behind. A regular file that is written in place may be
-    /// truncated by then.
+    /// A dropped future leaves no file behind. A regular file that is written in place may be truncated by then.
     pub(crate) async fn create(path: &Path) -> io::Result<Self> {
         let name = path.display().to_string();
         let path = path.to_owned();
@@ -119,15 +112,9 @@ impl OutputTarget {
 
     /// Closes the file and gives it the name of the target. With `fsync`, the file and its directory
     /// are on the disk when the call returns.
-    ///
-    /// # Errors
-    ///
-    /// Fails as fsync(2), close(2), link(2) and rename(2) do. The target is then unchanged, unless it
-    /// was written in place. One exception: if the final sync of the directory fails, the new file
-    /// has its name already, but a power failure may undo that.
-    ///
-    /// # Cancel safety
-    ///
+    /// Fails as fsync(2), close(2), link(2) and rename(2) do. The target is then unchanged, unless it was written in
+    /// place. One exception: if the final sync of the directory fails, the new file has its name already, but a power
+    /// failure may undo that.
     /// Not cancel safe: a commit that has begun continues, and its result is lost.
     pub(crate) async fn commit(self, fsync: bool) -> io::Result<()> {
         match self.pending {
@@ -299,9 +286,6 @@ fn resolve(path: &Path) -> io::Result<ResolvedPath> {
 }
 
 /// Returns the target of the symbolic link `path`, if the kernel would follow the link.
-///
-/// # Errors
-///
 /// Fails with `EACCES` for a link that another user has planted in a directory like `/tmp`.
 fn link_target(path: &Path) -> io::Result<PathBuf> {
     // One link is looked at and followed, whatever takes its name meanwhile.
@@ -443,13 +427,6 @@ const FIFO_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// A FIFO without a reader is tried again and again: an open that waits would block a thread, and
 /// could not be cancelled.
-///
-/// # Errors
-///
-/// Those of open(2).
-///
-/// # Cancel safety
-///
 /// Dropping the future may leave an empty file behind, if `flags` create it.
 pub(crate) async fn open_in_place(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     loop {

@@ -54,9 +54,6 @@ pub(super) struct TemporaryFile {
 impl TemporaryFile {
     /// Creates a file in `directory` that is to become `target` there. The file gets the mode `mode`,
     /// or for `None` the mode that open(2) gives to a new file.
-    ///
-    /// # Errors
-    ///
     /// Fails as open(2) does, above all if the directory is not writable.
     pub(super) fn create(
         directory: &Path,
@@ -89,12 +86,8 @@ impl TemporaryFile {
 
     /// Gives `file`, which [`create`](Self::create) returned, the name `target`. With `fsync`, the
     /// directory is synced afterwards.
-    ///
-    /// # Errors
-    ///
-    /// Fails if `target` has become something other than a regular file, or if a system call fails;
-    /// `target` is then unchanged. One exception: if the sync of the directory fails, `target` is the
-    /// new file already.
+    /// Fails if `target` has become something other than a regular file, or if a system call fails; `target` is then
+    /// unchanged. One exception: if the sync of the directory fails, `target` is the new file already.
     pub(super) fn publish(
         mut self,
         file: BorrowedFd<'_>,
@@ -171,9 +164,6 @@ fn proc_path(file: BorrowedFd<'_>) -> String {
 }
 
 /// Returns true if `name` is a regular file, false if it does not exist.
-///
-/// # Errors
-///
 /// Fails if `name` is anything else.
 fn is_plain(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -249,9 +239,6 @@ pub(super) fn umask_in(status: &str) -> Option<Mode> {
 
 /// Replaces the file at `path` with a file that has this content and this mode, whatever the umask is. A reader finds
 /// either the old file or the new one. The file may be lost by a power failure. Blocks.
-///
-/// # Errors
-///
 /// Fails if the directory cannot be written, or if `path` is something other than a regular file. The old file is then
 /// unchanged, and no other file is left behind.
 pub(crate) fn replace_file(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

@@ -49,13 +49,7 @@ const INPUT_BYTES: usize = 256 << 10;
 const TICKS: u32 = 4;
 
 /// Carries the connections of `end` over `input` and `output`, until `input` ends. All connections end with it.
-///
-/// # Errors
-///
 /// Fails if the session breaks, the other relay breaks the protocol, or nothing arrives for the timeout.
-///
-/// # Cancel safety
-///
 /// Dropping the future closes all connections.
 pub(crate) async fn run<R, W>(end: RelayEnd, input: R, output: W) -> io::Result<()>
 where

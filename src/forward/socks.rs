@@ -24,10 +24,7 @@ const MAX_REQUEST_BYTES: usize = 4 + 1 + 255 + 2;
 /// Parses the greeting at the beginning of `received`. Returns its length, or `None` if more bytes are needed. Answer
 /// it with
 /// [`NO_AUTHENTICATION`].
-///
-/// # Errors
-///
-/// What is wrong. Send [`SocksFault::answer`], and close the connection.
+/// After an error, send [`SocksFault::answer`], and close the connection.
 pub(crate) fn parse_greeting(received: &[u8]) -> Result<Option<usize>, SocksFault> {
     let Some((&version, rest)) = received.split_first() else {
         return Ok(None);
@@ -46,10 +43,7 @@ pub(crate) fn parse_greeting(received: &[u8]) -> Result<Option<usize>, SocksFaul
 
 /// Parses the request at the beginning of `received`, which follows the greeting. Returns the target and the length of
 /// the request, or `None` if more bytes are needed. The bytes behind the request belong to the target.
-///
-/// # Errors
-///
-/// What is wrong. Send [`SocksFault::answer`], and close the connection.
+/// After an error, send [`SocksFault::answer`], and close the connection.
 pub(crate) fn parse_request(received: &[u8]) -> Result<Option<(ForwardTarget, usize)>, SocksFault> {
     if let Some(&version) = received.first() {
         check_version(version)?;

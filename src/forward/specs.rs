@@ -137,10 +137,7 @@ pub(crate) enum SpecError {
 impl ForwardSpec {
     /// Parses the value of `-L` or `-R`. A part with a `/` is the path of a UNIX socket. In a path, `\:` is a colon and
     /// `\\` a backslash, as in ssh.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong, and the right form.
+    /// The error names what is wrong, and the right form.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, SpecError> {
         let parts = parts(text)?;
         if parts.len() > MAX_PARTS {
@@ -167,10 +164,7 @@ impl ForwardSpec {
 
 impl ListenAt {
     /// Parses the value of `-D`.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong, and the right form.
+    /// The error names what is wrong, and the right form.
     pub(crate) fn parse_dynamic(text: &[u8]) -> Result<Self, SpecError> {
         match &parts(text)?[..] {
             [port @ Part::Word(_)] => tcp(None, port),

@@ -140,10 +140,6 @@ pub(crate) const MAX_TASK_RAILS: u8 = 8;
 
 impl TaskKind {
     /// Checks that an agent can carry out the task with bounded memory. The verbs check their own limits.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Self::Bandwidth(task) if !(1..=MAX_TASK_STREAMS).contains(&task.streams) => {

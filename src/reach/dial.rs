@@ -30,13 +30,7 @@ pub(crate) struct FailedAddress {
 
 /// Connects to the peer with `key`: probes all `addresses` at once, and tries the handshake with those that
 /// answer, one after the other. The stream belongs to the runtime on which this function runs.
-///
-/// # Errors
-///
 /// Fails if no address leads to the peer, or if the peer refuses.
-///
-/// # Cancel safety
-///
 /// A dropped future closes the connections that it opened.
 pub(crate) async fn dial(
     addresses: &[String],
@@ -73,14 +67,8 @@ pub(crate) async fn dial(
 }
 
 /// Returns the best of `addresses` at which something listens on `port`.
-///
-/// # Errors
-///
-/// Each address, and why the attempt failed.
-///
-/// # Cancel safety
-///
-/// Safe.
+/// The error names each address, and why the attempt failed.
+/// Cancel safe.
 pub(crate) async fn first_answering(addresses: &[String], port: u16) -> Result<String, String> {
     let mut probes = Probes::start(addresses, port);
     let mut tried = Vec::new();

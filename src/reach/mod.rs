@@ -16,9 +16,6 @@ use crate::{Error, Key, Listener, StreamConfig};
 ///
 /// The listener accepts connections at `address`, or for `None` at every address of this host: of IPv6 and IPv4
 /// if the host has both, otherwise of IPv4.
-///
-/// # Errors
-///
 /// Fails as [`Listener::bind`] does, for the last port that was tried.
 pub(crate) async fn listen(
     address: Option<IpAddr>,

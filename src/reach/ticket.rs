@@ -43,10 +43,7 @@ pub(crate) struct TicketPlace {
 
 impl TicketListener {
     /// Listens for a peer with `key`, which should be new.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Listener::bind`].
+    /// Fails as [`Listener::bind`] does.
     pub(crate) async fn bind(
         place: TicketPlace,
         key: &Key,
@@ -65,13 +62,7 @@ impl TicketListener {
 
     /// Waits for the peer that has the ticket, and listens no more: the ticket is used up. Peers that have connected
     /// with it meanwhile are told so.
-    ///
-    /// # Errors
-    ///
-    /// Those of the listener, and those of a peer whose settings exclude this end's.
-    ///
-    /// # Cancel safety
-    ///
+    /// Fails as the listener does, and if the settings of a peer exclude this end's.
     /// Dropping the future ends the listener.
     pub(crate) async fn peer(self) -> Result<Stream, Error> {
         let stream = self.listener.accept_or_mismatch().await?;
@@ -200,9 +191,6 @@ impl Ticket {
     }
 
     /// Parses the text of a ticket, in either case, with or without white space around it.
-    ///
-    /// # Errors
-    ///
     /// Fails if the text is not a valid ticket.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, TicketError> {
         let text = Zeroizing::new(text.trim_ascii().to_ascii_lowercase());

@@ -36,13 +36,7 @@ impl EdgePlan {
     /// Connects to the peer: makes a handshake with each address that answers, one after the other, until one is
     /// the peer. If none is, returns each address and how the attempt failed. An edge that `is_relayed` goes through
     /// ssh: it has one rail, and does not try RDMA unless the user insists on that.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user, if the peer was found and the edge cannot be connected all the same.
-    ///
-    /// # Cancel safety
-    ///
+    /// Fails if the peer was found and the edge cannot be connected all the same.
     /// Dropping the future closes what it has opened.
     pub(crate) async fn dial(
         &self,
@@ -69,14 +63,7 @@ impl EdgePlan {
 
     /// Listens on a free port, and waits until one is free. An edge frees its port when it is connected, so the
     /// edges of a host with one open port take turns.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: dropping the future leaves no listener behind.
+    /// Cancel safe: dropping the future leaves no listener behind.
     pub(crate) async fn listen(&self) -> Result<Listener, String> {
         let given_up = Instant::now() + PORT_LIMIT;
         loop {

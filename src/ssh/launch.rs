@@ -300,9 +300,6 @@ async fn end_group(group: Pid, kind: LaunchKind) {
 }
 
 /// Passes all bytes on from one pipe to another, `first` before them, until the first has ended. Blocks.
-///
-/// # Errors
-///
 /// Fails if the second pipe has no reader any more.
 pub(crate) fn pass_on(from: &OwnedFd, to: &OwnedFd, first: &[u8]) -> io::Result<()> {
     for pipe in [from, to] {
@@ -399,9 +396,6 @@ impl StderrPace {
     }
 
     /// Waits until stderr may be read. `last_bytes` is the number of bytes that were read since the stage has ended.
-    ///
-    /// # Cancel safety
-    ///
     /// Do not drop the future: stderr would count as unread forever.
     pub(crate) async fn wait(&self, last_bytes: usize) {
         let mut room = (self.room)();

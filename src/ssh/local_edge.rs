@@ -62,13 +62,6 @@ pub(crate) struct LocalEdgeEnd {
 /// What one of the controller's own edges carries.
 pub(crate) trait LocalWork: Send {
     /// Moves the bytes of the edge, after all edges are connected, until the stream has ended in order.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream or the local end of the work fails.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future ends the work. The caller aborts the stream.
     fn carry(&mut self, stream: &mut Stream) -> impl Future<Output = Result<(), EdgeError>> + Send;
 

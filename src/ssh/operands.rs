@@ -32,10 +32,7 @@ pub(crate) struct HostPath {
 impl Operand {
     /// Parses `-`, `PATH`, `[user@]HOST:PATH`, `HOST:PORT:PATH` or `:PATH`. A path with a `/` before its first colon is
     /// one of this machine. A number between two colons is the port of a server.
-    ///
-    /// # Errors
-    ///
-    /// The operand, and why it cannot be used.
+    /// The error names the operand, and why it cannot be used.
     pub(crate) fn parse(operand: &OsStr) -> Result<Self, PlanError> {
         let bytes = operand.as_bytes();
         if bytes == b"-" {
@@ -107,10 +104,7 @@ const MAX_PATHS_BYTES: usize = 128 << 10;
 impl Plan {
     /// Parses operands of the form `HOST:PATH`. Successive files of one host make one plan, so that one session
     /// reads them all.
-    ///
-    /// # Errors
-    ///
-    /// The first operand that is invalid, and why.
+    /// The error names the first operand that is invalid, and why.
     pub(crate) fn files(operands: &[OsString]) -> Result<Vec<Self>, PlanError> {
         let mut runs: Vec<(StageHost, Vec<Vec<u8>>)> = Vec::new();
         for operand in operands {

@@ -61,10 +61,8 @@ pub(crate) enum StageHost {
 
 impl Plan {
     /// Parses the segments of a command line. A pipeline that begins with `<` does not read `input`.
-    ///
-    /// # Errors
-    ///
-    /// The first segment that is invalid, and why; or a file to write without an input, which would only be emptied.
+    /// Fails with the first segment that is invalid, or with a file to write without an input, which would only be
+    /// emptied.
     pub(crate) fn parse(segments: &[OsString], input: PlanInput) -> Result<Self, PlanError> {
         let stage = |segment: &OsString| {
             PlannedStage::parse(segment.as_bytes()).map_err(|fault| PlanError {
@@ -342,10 +340,7 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     /// Parses the value of the option.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, when the value has no host or no address.
+    /// Fails if the value has no host or no address.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let form = || "give a host and its addresses, like fs1=10.0.0.1,10.1.0.1".to_owned();
         let (host, addresses) = text.split_once('=').ok_or_else(form)?;

@@ -184,10 +184,8 @@ pub(crate) fn parse_greeting<'a>(line: &'a str, role: &str) -> Option<(u32, &'a 
 
 /// Encodes a message, without the length of its frame. The encoding is wiped from memory when dropped, because an order
 /// holds keys.
-///
-/// # Errors
-///
-/// [`MessageError::Malformed`] if the encoding cannot express the message. No message of ours has such content.
+/// Fails with [`MessageError::Malformed`] if the encoding cannot express the message. No message of ours has such
+/// content.
 pub(crate) fn encode(message: &impl Envelope) -> Result<Zeroizing<Vec<u8>>, MessageError> {
     // The buffer has its full length from the start: growing it would leave copies of the keys in memory.
     let length = postcard::experimental::serialized_size(message)?;
@@ -197,10 +195,7 @@ pub(crate) fn encode(message: &impl Envelope) -> Result<Zeroizing<Vec<u8>>, Mess
 }
 
 /// Decodes a message.
-///
-/// # Errors
-///
-/// [`MessageError::Malformed`] if `bytes` are not exactly one message; [`MessageError::Payload`] if its
+/// Fails with [`MessageError::Malformed`] if `bytes` are not exactly one message; [`MessageError::Payload`] if its
 /// [`Payload`] is too long.
 pub(crate) fn decode<T: Envelope>(bytes: &[u8]) -> Result<T, MessageError> {
     let (message, rest) = postcard::take_from_bytes::<T>(bytes)?;
@@ -286,10 +281,7 @@ pub(crate) enum PayloadError {
 
 impl Payload {
     /// Encodes an application's message.
-    ///
-    /// # Errors
-    ///
-    /// [`PayloadError::TooLong`] when the encoding is longer than [`MAX_PAYLOAD_BYTES`].
+    /// Fails with [`PayloadError::TooLong`] when the encoding is longer than [`MAX_PAYLOAD_BYTES`].
     pub(crate) fn encode(message: &impl Serialize) -> Result<Self, PayloadError> {
         let payload = Self(postcard::to_stdvec(message)?);
         payload.check()?;
@@ -297,10 +289,7 @@ impl Payload {
     }
 
     /// Decodes the application's message.
-    ///
-    /// # Errors
-    ///
-    /// [`PayloadError::Malformed`] if the bytes are not exactly one `T`.
+    /// Fails with [`PayloadError::Malformed`] if the bytes are not exactly one `T`.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         match postcard::take_from_bytes(&self.0)? {
             (message, []) => Ok(message),

@@ -33,13 +33,6 @@ pub(crate) struct SealedSession {
 const PROLOGUE: &[u8] = b"rdpipe session, version 1";
 
 /// Encrypts the session at the end that connected.
-///
-/// # Errors
-///
-/// If the stream fails, or the other end does not have the key.
-///
-/// # Cancel safety
-///
 /// Dropping the future drops the stream.
 pub(crate) async fn of_dialer(mut stream: Stream, key: &Key) -> io::Result<SealedSession> {
     let (initiator, first) = Initiator::start(key, PROLOGUE);
@@ -52,13 +45,6 @@ pub(crate) async fn of_dialer(mut stream: Stream, key: &Key) -> io::Result<Seale
 }
 
 /// Encrypts the session at the end that accepted.
-///
-/// # Errors
-///
-/// If the stream fails, or the other end does not have the key.
-///
-/// # Cancel safety
-///
 /// Dropping the future drops the stream.
 pub(crate) async fn of_acceptor(mut stream: Stream, key: &Key) -> io::Result<SealedSession> {
     let mut first = [0; HANDSHAKE_BYTES];

@@ -112,13 +112,6 @@ impl Launch {
 
 impl ServerRoute {
     /// Connects to the server, and returns an encrypted session and a watch on its stream.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future closes what it has opened.
     pub(crate) async fn connect(&self) -> Result<(SealedSession, Watch), String> {
         let config = session_config(self.timeout);

@@ -172,24 +172,15 @@ pub(crate) trait SupervisedWork {
     fn program(&self) -> &'static str;
 
     /// Returns the application's part of the order for an agent that has these edges.
-    ///
-    /// # Errors
-    ///
     /// Fails if the order is too long.
     fn order(&self, agent: usize, edges: &[EdgeOrder]) -> Result<Work, PayloadError>;
 
     /// Handles the application's message of an agent. Returns the notices to show.
-    ///
-    /// # Errors
-    ///
     /// Fails if the message cannot be decoded.
     fn handle(&mut self, agent: usize, message: &Payload) -> Result<Vec<Action>, PayloadError>;
 
     /// Handles the application's part of an agent's report, and the fault beside it. Without an implementation the
     /// report has no such part.
-    ///
-    /// # Errors
-    ///
     /// Fails if the report cannot be decoded. The agent still counts as one that has reported.
     fn handle_report(
         &mut self,

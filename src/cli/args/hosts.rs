@@ -110,9 +110,6 @@ impl HostOptions {
     }
 
     /// Makes ssh run as if the user had typed it, with these options before all others.
-    ///
-    /// # Errors
-    ///
     /// Fails if there are options of ssh, and `--rsh` runs another program.
     pub(crate) fn run_users_ssh(
         &mut self,
@@ -131,9 +128,6 @@ impl HostOptions {
     }
 
     /// Returns the address of `-H`, which replaces the addresses of this machine in a ticket.
-    ///
-    /// # Errors
-    ///
     /// Fails if `-H` is a name: a ticket holds addresses.
     pub(crate) fn here_address(&self) -> anyhow::Result<Option<IpAddr>> {
         let address = self.here().map(|here| here.parse()).transpose();

@@ -103,10 +103,7 @@ pub(crate) struct LoadedKey {
 
 impl KeySource {
     /// Reads and stretches the key; returns `None` if no key was given. Stretching takes tens of milliseconds.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`Key::parse`] and [`Key::from_file`].
+    /// Fails with the errors of [`Key::parse`] and [`Key::from_file`].
     pub(crate) fn load(self) -> Result<Option<LoadedKey>, KeyError> {
         match self {
             Self::None => Ok(None),
@@ -206,9 +203,6 @@ impl TicketSource {
     }
 
     /// Reads the ticket.
-    ///
-    /// # Errors
-    ///
     /// Fails if there is no ticket, or if it is damaged. The message does not repeat the ticket.
     pub(crate) fn load(self, console: &Console) -> anyhow::Result<Ticket> {
         match self {

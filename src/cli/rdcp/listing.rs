@@ -34,10 +34,6 @@ pub(super) struct ListingWriter {
 
 impl Listing {
     /// Starts the thread that writes lines to `output`. `is_terminal` says that this is a terminal.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system cannot start a thread.
     pub(super) fn start(
         output: impl Write + Send + 'static,
         is_terminal: bool,
@@ -92,9 +88,6 @@ impl Listing {
 
 impl ListingWriter {
     /// Waits until all lines are written. Every [`Listing`] must have been dropped.
-    ///
-    /// # Errors
-    ///
     /// Fails if stdout could not be written, or lines were left out.
     pub(super) fn finish(self) -> io::Result<()> {
         match self.thread.join() {

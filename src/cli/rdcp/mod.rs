@@ -103,10 +103,7 @@ enum Transfer {
 
 impl Transfer {
     /// Interprets the operands and options of a command line.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if the command line cannot be used.
+    /// Fails if the command line cannot be used.
     fn of(args: &RdcpArgs) -> Result<Self, String> {
         let operands = args.operands.iter().map(|operand| Operand::parse(operand));
         let mut operands: Vec<_> = operands
@@ -232,10 +229,6 @@ fn copies(
 }
 
 /// Checks that `--privileged` means something: files come from a server.
-///
-/// # Errors
-///
-/// A sentence for the user.
 fn check_privileged(comes_from_server: bool, to: &StageHost) -> Result<(), String> {
     if comes_from_server {
         return Ok(());
@@ -335,9 +328,6 @@ fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
 
 /// Reads the key for servers from `--key-file` or, without it, from the environment. Returns none if no copy has a
 /// server.
-///
-/// # Errors
-///
 /// Fails if there is no key, or if it cannot be used.
 fn load_key(
     args: &RdcpArgs,

@@ -26,10 +26,6 @@ use crate::{
 };
 
 /// Starts the program once more, and waits until it is ready or has ended.
-///
-/// # Errors
-///
-/// Fails if the program cannot be started.
 pub(super) fn start() -> anyhow::Result<Exit> {
     let own = env::current_exe().context("cannot find the path of the running program")?;
     let mut words = env::args_os();

@@ -189,10 +189,6 @@ const NO_COMMAND: &str =
     "there is no command; give HOST -- COMMAND, for example db1 -- psql -h db1";
 
 /// Returns the other end of the tunnel that the operands name.
-///
-/// # Errors
-///
-/// One sentence for the user: a wrong use.
 fn named(args: &RdforwardArgs, ticket: TicketSource) -> Result<NamedPeer, String> {
     let first = args.operands.first().map(Secret::text);
     for (word, form) in [

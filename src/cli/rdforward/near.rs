@@ -141,10 +141,6 @@ impl<'a> NearSide<'a> {
 
     /// Returns the near end of a tunnel that forwards this. Its listeners are open. `ready` counts those of the other
     /// end.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a listener cannot be opened.
     pub(super) fn tunnel(
         &self,
         forwards: &ForwardOptions,
@@ -173,10 +169,6 @@ impl<'a> NearSide<'a> {
 
     /// Connects the tunnel to the other end. Returns its end. `on_connected` receives the address of the other end when
     /// connections can be made. `shows_line` is true if a terminal shows a live line about the tunnel.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this machine cannot begin.
     pub(super) fn connect(
         &self,
         mut tunnel: Tunnel,

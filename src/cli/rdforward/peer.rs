@@ -46,10 +46,6 @@ pub(super) enum NamedPeer {
 
 impl NamedPeer {
     /// Finds out which end the operands and the ticket name.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user: a wrong use.
     pub(super) fn of(operands: &[Secret], ticket: TicketSource) -> Result<Self, String> {
         match (ticket, operands) {
             (TicketSource::Among, _) => {
@@ -94,9 +90,6 @@ impl NamedPeer {
     }
 
     /// Reads the key or the ticket.
-    ///
-    /// # Errors
-    ///
     /// Fails if there is none, or if it cannot be used.
     pub(super) fn load(
         self,

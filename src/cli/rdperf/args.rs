@@ -236,10 +236,6 @@ impl RdperfArgs {
     }
 
     /// Returns what the operands ask for.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     pub(super) fn request(&self) -> Result<Request, String> {
         let operands = self
             .operands
@@ -291,10 +287,7 @@ impl RdperfArgs {
     }
 
     /// Lets a sweep use RDMA, the only transport that has what it measures.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user: the options ask for something else.
+    /// Fails if the options ask for something else.
     pub(super) fn choose_transport(&mut self) -> Result<(), String> {
         let Some(sweep) = &mut self.measure.sweep else {
             return Ok(());
@@ -451,10 +444,6 @@ pub(super) type NamedPlace = (StageHost, String);
 const HERE: &str = "here";
 
 /// Returns the hosts of a command line. One host is measured against this machine.
-///
-/// # Errors
-///
-/// One sentence for the user.
 pub(super) fn places(operands: &[OsString]) -> Result<Vec<NamedPlace>, String> {
     let mut places: Vec<NamedPlace> = Vec::new();
     for operand in operands {
@@ -526,10 +515,6 @@ fn name(place: &StageHost) -> String {
 }
 
 /// Returns the index of the host that a value of `--read` or `--write` names, and the path there.
-///
-/// # Errors
-///
-/// One sentence for the user.
 pub(super) fn path_at(
     value: &OsStr,
     places: &[NamedPlace],

@@ -67,10 +67,6 @@ pub(super) enum HostNews {
 
 impl PerfHosts {
     /// Starts an agent at each of the places.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this machine cannot start one.
     pub(super) fn start(
         supervision: &Supervision<'_>,
         places: &[(StageHost, String)],
@@ -137,10 +133,7 @@ impl PerfHosts {
     }
 
     /// Sends a message to a host.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user, if the message is too long.
+    /// Fails if the message is too long.
     pub(super) fn send(&self, host: usize, message: &ToPerf) -> Result<(), String> {
         let payload = Payload::encode(message).map_err(|error| error.to_string())?;
         self.hosts[host].events.request(ONLY_AGENT, payload);
@@ -149,10 +142,7 @@ impl PerfHosts {
 
     /// Waits for the next news of any host. Returns a message about a task; none if the news was about a host itself,
     /// which is recorded.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(super) async fn next(&mut self) -> Option<(usize, FromPerf)> {
         let (index, news) = self.inbox.recv().await?;
         let host = &mut self.hosts[index];

@@ -212,10 +212,7 @@ pub(super) struct PictureFiles {
 
 impl PictureFiles {
     /// Opens the files.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be created. What exists is unchanged.
+    /// Fails if a file cannot be created. What exists is unchanged then.
     pub(super) fn open(args: &PictureArgs, runtime: &Handle) -> anyhow::Result<Self> {
         let open = |path: &Option<PathBuf>| {
             let opened = path.as_deref().map(|path| create(path, runtime));

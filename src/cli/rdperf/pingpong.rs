@@ -104,10 +104,7 @@ pub(super) async fn measure(
 }
 
 /// Returns the best pair of RDMA ports of two hosts that reach each other.
-///
-/// # Errors
-///
-/// The reason why there is none, and true if that is a failure: hosts without RDMA are none.
+/// The error is the reason why there is none, and true if that is a failure: hosts without RDMA are none.
 async fn ports(
     coordinator: &mut Coordinator,
     dialer: usize,

@@ -196,10 +196,6 @@ const MAX_VALUES: usize = 200;
 
 /// Returns the values of `text`: one value, or those from the first to the last one of a range. `parse` reads one
 /// value.
-///
-/// # Errors
-///
-/// One sentence for the user.
 fn values(text: &str, parse: impl Fn(&str) -> Result<u64, String>) -> Result<Vec<u64>, String> {
     let parts: Vec<_> = text.split(':').collect();
     let (first, last, step) = match parts[..] {

@@ -65,9 +65,6 @@ impl RdshArgs {
     }
 
     /// Parses the words that are not for ssh.
-    ///
-    /// # Errors
-    ///
     /// Fails if there is an unknown option, or no host and command.
     pub(crate) fn parse(words: &SshLine) -> Result<Self, clap::Error> {
         let own = [OsStr::new("rdsh")].into_iter().map(OsStr::to_owned);
@@ -130,9 +127,6 @@ pub(crate) enum SshLineError {
 
 impl SshLine {
     /// Sorts the words of a command line.
-    ///
-    /// # Errors
-    ///
     /// Fails at an option that ssh does not know, or whose value is missing.
     pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, SshLineError> {
         let mut line = Self::default();

@@ -33,9 +33,6 @@ impl ClientKeys {
     /// result is a sentence that warns about it.
     ///
     /// Blocks: stretching a key that rdpipe did not make takes tens of milliseconds.
-    ///
-    /// # Errors
-    ///
     /// Fails if the file cannot be read, if others can read or change it, or if a line is wrong.
     pub(in crate::cli) fn load(path: &Path) -> Result<(Self, Option<String>), ClientKeysError> {
         let shared = SharedKeys {
@@ -64,10 +61,6 @@ impl ClientKeys {
     }
 
     /// Listens on every address of this host, for clients whose keys are in the table.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the port cannot be opened.
     pub(in crate::cli) async fn listen(
         &self,
         port: u16,
@@ -91,9 +84,6 @@ impl ClientKeys {
     /// Keys that the table has already are not stretched again. Only a regular file is read again; a pipe is read once.
     ///
     /// Blocks, like [`load`](Self::load). [`find`](Self::find) does not wait for it.
-    ///
-    /// # Errors
-    ///
     /// Fails as [`load`](Self::load) does; the table is then unchanged. A failure that repeats is returned once.
     pub(in crate::cli) fn reload_if_changed(&self) -> Result<Option<KeyChanges>, ClientKeysError> {
         self.reload_at(SystemTime::now())

@@ -37,9 +37,6 @@ const CLOCK_STEP: Duration = Duration::from_secs(2);
 
 /// Reads the key of a client of a server, from the file or the environment `variable`, and prints the warnings about
 /// it. Returns `None` if the user gave no key.
-///
-/// # Errors
-///
 /// Fails as [`client_key`] does, or if the variable has no key.
 pub(in crate::cli) fn load_client_key(
     file: Option<&Path>,
@@ -65,9 +62,6 @@ pub(in crate::cli) fn load_client_key(
 /// it.
 ///
 /// Blocks: stretching a key that rdpipe did not make takes tens of milliseconds.
-///
-/// # Errors
-///
 /// Fails if the file cannot be read, if others can read or change it, or if its first line has no key.
 fn client_key(path: &Path) -> Result<(Key, Option<String>), ClientKeysError> {
     let (mut file, warning) = open_key_file(path)?;
@@ -83,9 +77,6 @@ fn client_key(path: &Path) -> Result<(Key, Option<String>), ClientKeysError> {
 
 /// Reads a whole key file. If this user is root and the file belongs to another user, the second part of the result is a
 /// sentence that warns about it.
-///
-/// # Errors
-///
 /// Fails if the file cannot be read, if others can read or change it, or if it is too large.
 pub(in crate::cli) fn read_key_file(
     path: &Path,
@@ -97,9 +88,6 @@ pub(in crate::cli) fn read_key_file(
 }
 
 /// Returns the key that a line of a key file has.
-///
-/// # Errors
-///
 /// Fails if the key looks like a generated one and is damaged, or if it cannot be stretched.
 pub(in crate::cli) fn key_in_line(
     path: &Path,
@@ -275,9 +263,6 @@ pub(in crate::cli) enum NameFault {
 }
 
 /// Parses the text of a key file. Returns its clients in the order of the file. The keys are not decoded.
-///
-/// # Errors
-///
 /// Fails at the first line that is wrong.
 pub(in crate::cli) fn parse(text: &[u8]) -> Result<Vec<ClientLine<'_>>, LineError> {
     let mut clients = Vec::new();
@@ -328,9 +313,6 @@ fn parse_line(number: usize, line: &[u8]) -> Result<Option<ClientLine<'_>>, Line
 }
 
 /// Returns the text of the key in the first line of a client's own file: `KEY`, or a line of the server's file.
-///
-/// # Errors
-///
 /// Fails if the line is neither.
 pub(in crate::cli) fn key_of_client_line(line: &[u8]) -> Result<&[u8], LineFault> {
     let (first, rest) = split_word(line);
@@ -347,10 +329,6 @@ pub(in crate::cli) fn key_of_client_line(line: &[u8]) -> Result<&[u8], LineFault
 }
 
 /// Returns the name as text if a client may have it.
-///
-/// # Errors
-///
-/// The reason why not, without the name.
 pub(in crate::cli) fn check_name(name: &[u8]) -> Result<&str, NameFault> {
     let is_printable = name.iter().all(u8::is_ascii_graphic);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !is_printable {

@@ -192,10 +192,6 @@ const REVOKED: &str = "the key was revoked";
 const STOPPED: &str = "the server was stopped";
 
 /// Serves clients until a signal ends the server. Returns how it ended.
-///
-/// # Errors
-///
-/// Fails if the server cannot start.
 pub(in crate::cli) fn run<S: Service>(
     options: ServerOptions<'_>,
     service: S,

@@ -29,9 +29,6 @@ pub(in crate::cli) struct NewClient {
 }
 
 /// Makes a key for a new client. `client` is its line without the key: `NAME [ro|wo|append] [SUBDIR]`.
-///
-/// # Errors
-///
 /// Fails if there is no such line, or if the system returns no random bytes.
 pub(in crate::cli) fn new_client(client: &str) -> Result<NewClient, NewClientError> {
     let (name, rights) = split_word(client.as_bytes());
@@ -67,11 +64,8 @@ pub(in crate::cli) fn new_client(client: &str) -> Result<NewClient, NewClientErr
 /// `client` is the line without the key: `NAME [ro|wo|append] [SUBDIR]`.
 ///
 /// Blocks while another process adds a client to the file.
-///
-/// # Errors
-///
-/// Fails if there is no such line or if a client has the name already, if others can read or change the file, if a line of
-/// it is wrong, or if it cannot be written. The file is then as it was.
+/// Fails if there is no such line or if a client has the name already, if others can read or change the file, if a line
+/// of it is wrong, or if it cannot be written. The file is then as it was.
 pub(in crate::cli) fn add_client(
     path: &Path,
     client: &str,

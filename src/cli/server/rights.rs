@@ -79,9 +79,6 @@ impl ClientRights {
 
     /// Parses the text behind the key. The directory is the rest of the text, so its name may have spaces in it. Without
     /// a right before it, it begins with `/`: a mistyped right is no directory.
-    ///
-    /// # Errors
-    ///
     /// Fails if the first word is neither a right nor such a directory, or if the directory has `..` in it.
     pub(in crate::cli) fn parse(text: &[u8]) -> Result<Self, LineFault> {
         let (first, rest) = split_word(text);

@@ -194,10 +194,7 @@ impl Console {
     }
 
     /// Waits until there is room for more [lines](Self::program_line) of other programs.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(crate) async fn room(&self) {
         self.queue.room().await;
     }
@@ -314,10 +311,7 @@ impl Console {
     }
 
     /// Writes the report at the end of a run as [`event`](Self::event) does.
-    ///
-    /// # Errors
-    ///
-    /// The exit code of a report that was not written, after the error was printed.
+    /// The error is the exit code, after the message was printed.
     pub(crate) fn end(&self, report: &impl Serialize) -> Result<(), Exit> {
         self.write_event(&EndEvent {
             event: "end",
@@ -585,10 +579,6 @@ impl Visit for EventText {
 }
 
 /// Fails if stdout was closed when the program started, before work is done whose result would be lost.
-///
-/// # Errors
-///
-/// The exit code, after the error was printed.
 pub(crate) fn require_stdout(console: &Console) -> Result<(), Exit> {
     if process::is_stdout_closed() {
         console.error("cannot write standard output: it is closed");
@@ -598,19 +588,13 @@ pub(crate) fn require_stdout(console: &Console) -> Result<(), Exit> {
 }
 
 /// Writes a text for people to stdout: lines, with escapes in place of what is not printable.
-///
-/// # Errors
-///
 /// Fails as [`print_stdout`] does.
 pub(crate) fn print_lines(text: &str, console: &Console) -> Result<(), Exit> {
     print_stdout(&printable::lines(text), console)
 }
 
 /// Writes a text to stdout as it is.
-///
-/// # Errors
-///
-/// The exit code of a text that was not written, after the error was printed.
+/// The error is the exit code, after the message was printed.
 pub(crate) fn print_stdout(text: &str, console: &Console) -> Result<(), Exit> {
     let written = Stdout.write_all(text.as_bytes());
     written.map_err(|error| unwritten_stdout(&error, console))

@@ -113,10 +113,7 @@ pub(crate) fn key(source: KeySource, console: &Console) -> anyhow::Result<Option
 
 impl Run {
     /// Waits for `work`, or for a signal.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Interrupted`] after a signal, or the error of `work`.
+    /// Fails with [`Interrupted`] after a signal, or the error of `work`.
     pub(crate) async fn interruptible<T, E: Into<anyhow::Error>>(
         &mut self,
         work: impl Future<Output = Result<T, E>>,

@@ -19,9 +19,6 @@ use zeroize::Zeroizing;
 ///
 /// Call this function after the arguments have been parsed, and before other threads start: [`env::args_os`] returns
 /// the stars from then on.
-///
-/// # Errors
-///
 /// Fails if no argument equals `value`, or if the process cannot write its own memory: there is no `/proc`, or the
 /// kernel protects the program.
 pub(crate) fn blank_argument(value: &OsStr) -> io::Result<()> {
@@ -37,9 +34,6 @@ pub(crate) fn blank_argument(value: &OsStr) -> io::Result<()> {
 ///
 /// Call this function after the value has been read, and before other threads start: [`env::var_os`] and child
 /// processes get the stars from then on.
-///
-/// # Errors
-///
 /// Fails if the process cannot write its own memory, like [`blank_argument`].
 pub(crate) fn blank_environment(name: &str) -> io::Result<()> {
     if env::var_os(name).is_none_or(|value| value.is_empty()) {

@@ -43,10 +43,6 @@ pub(crate) fn shared(signal: oneshot::Receiver<Caught>) -> EndingCaught {
 /// first may arrive while the main thread is in a read that does not return.
 ///
 /// Signals that are ignored when the program starts stay ignored, as `nohup` and a shell's `&` require.
-///
-/// # Errors
-///
-/// Fails if no handler can be installed.
 pub(crate) fn watch(runtime: &Handle, console: &Console) -> io::Result<oneshot::Receiver<Caught>> {
     let _context = runtime.enter();
     let mut signals = EndingSignals::catch()?;
@@ -67,20 +63,12 @@ pub(crate) struct EndingSignals(Vec<(Signal, Caught)>);
 
 impl EndingSignals {
     /// Begins to catch the signals, apart from those that are ignored. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Fails if no handler can be installed.
     pub(crate) fn catch() -> io::Result<Self> {
         Self::catch_all(SIGNALS.into_iter())
     }
 
     /// Begins to catch the signals that a program passes on to its command, apart from those that are ignored. Must be
     /// called within a tokio runtime.
-    ///
-    /// # Errors
-    ///
-    /// Fails if no handler can be installed.
     pub(crate) fn catch_for_command() -> io::Result<Self> {
         Self::catch_all(SIGNALS.into_iter().chain(PASSED_ON))
     }
@@ -97,10 +85,7 @@ impl EndingSignals {
     }
 
     /// Waits for the next signal.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(crate) async fn next(&mut self) -> Caught {
         if self.0.is_empty() {
             return std::future::pending().await;

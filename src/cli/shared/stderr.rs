@@ -122,10 +122,7 @@ impl StderrQueue {
     }
 
     /// Waits until fewer than [`ROOM_BYTES`] are queued.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(crate) async fn room(&self) {
         loop {
             let woken = self.0.room.notified();

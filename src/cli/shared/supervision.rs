@@ -76,10 +76,6 @@ pub(crate) struct OwnEdges {
 impl Supervision<'_> {
     /// Runs the work until it ends, or until `signal` ends it. `keys` has one key for each edge, and `names` the name
     /// of each agent before the lines that it writes to stderr. `observe` receives the work after each event.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this machine cannot start the work.
     pub(crate) fn run<W>(
         &self,
         work: W,
@@ -98,10 +94,6 @@ impl Supervision<'_> {
     }
 
     /// Starts the work, as [`run`](Self::run) does, and returns its task.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this machine cannot start the work.
     pub(crate) fn start<W>(
         &self,
         work: W,
@@ -223,10 +215,6 @@ pub(crate) fn host_of(place: &StageHost, console: &Console) -> String {
 }
 
 /// Makes a key for each of so many edges.
-///
-/// # Errors
-///
-/// Fails if the system has no random numbers.
 pub(crate) fn keys(count: usize) -> anyhow::Result<Vec<GeneratedKey>> {
     let keys: Result<_, _> = (0..count).map(|_| Key::generate()).collect();
     Ok(keys?)
@@ -270,10 +258,6 @@ pub(crate) struct Pipeline<'a> {
 
 impl Pipeline<'_> {
     /// Runs the pipeline until it ends, or until `signal` ends it. `observe` receives its state after each event.
-    ///
-    /// # Errors
-    ///
-    /// Fails if this machine cannot start the pipeline.
     pub(crate) fn run(
         &self,
         observe: impl Fn(&PipelineWork) + Send + 'static,
@@ -352,10 +336,6 @@ pub(crate) enum PipelineView {
 
 /// Runs one pipeline, whose progress a terminal shows, until it ends or a signal ends it. Returns the final state, and
 /// the bytes that the busiest stage has moved.
-///
-/// # Errors
-///
-/// Fails if this machine cannot start the pipeline.
 pub(crate) fn run_alone(
     plan: &Plan,
     (hosts, stream): (&HostOptions, &StreamOptions),

@@ -37,9 +37,6 @@ pub(crate) struct TicketOffer {
 
 impl TicketOffer {
     /// Listens, and prints the ticket with the command for the other host.
-    ///
-    /// # Errors
-    ///
     /// Fails if this host cannot listen, or if `-H` is a name.
     pub(crate) async fn listen(self, console: &Console) -> anyhow::Result<TicketListener> {
         let place = TicketPlace {
@@ -113,9 +110,6 @@ where
 
 /// Connects to the first address in a ticket at which the peer answers. `program` is the one that has made the ticket:
 /// "rdcat -l".
-///
-/// # Cancel safety
-///
 /// Dropping the future closes what it has opened.
 pub(crate) async fn dial(
     ticket: &Ticket,

@@ -44,9 +44,6 @@ const MAX_DIGESTS: u64 = 50_000;
 
 /// Returns an answer for each entry of a folder, in their order. Entries that are kept and have the source's contents
 /// get the source's metadata.
-///
-/// # Errors
-///
 /// Fails if the source breaks the protocol, or the work is cancelled.
 pub(crate) fn answer(
     shared: &DestinationShared,

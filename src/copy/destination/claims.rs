@@ -124,9 +124,6 @@ impl CopyClaims {
 
     /// Claims `target`, a local path. The target itself need not exist. `open_place` opens the directory that the
     /// targets of the copy are in; for the empty path, that is the target.
-    ///
-    /// # Errors
-    ///
     /// Fails if another copy has claimed the target or something in it. The copy never gets the target then, so that
     /// one of the two writes it whole.
     pub(super) fn claim(
@@ -160,9 +157,6 @@ impl CopyClaims {
     }
 
     /// Claims `target` with all that is below it, if the copy has made a directory of it since it was claimed.
-    ///
-    /// # Errors
-    ///
     /// Fails if another copy has claimed something in the new directory meanwhile.
     pub(super) fn claim_made(&self, target: &RelativePath) -> Result<(), ClaimRefusal> {
         let mut own = lock(&self.own);

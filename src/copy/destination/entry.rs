@@ -106,10 +106,6 @@ pub(super) fn write_all(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), String> {
 impl CurrentFolder {
     /// Creates a file under a temporary name. Where that is not possible, opens the file that has the name, to write it
     /// in place.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
     pub(super) fn begin_file(
         &mut self,
         state: &DestinationState,
@@ -180,10 +176,6 @@ impl CurrentFolder {
     }
 
     /// Gives a file that is written its metadata and its name.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
     pub(super) fn finish_file(
         &mut self,
         state: &DestinationState,
@@ -231,10 +223,6 @@ impl CurrentFolder {
     }
 
     /// Makes an entry that has no contents.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
     pub(super) fn make_special(
         &self,
         state: &DestinationState,
@@ -371,10 +359,6 @@ pub(super) fn replaced_file(
 ///
 /// No entry gets its name after the work has ended early: nothing that may block is between the look at that and
 /// rename(2). If the work ends while the kernel renames, the two happen at the same time.
-///
-/// # Errors
-///
-/// Fails with the reason for the user.
 pub(super) fn rename_over(
     state: &DestinationState,
     folder: TargetFolder<'_>,
@@ -403,10 +387,6 @@ pub(super) fn rename_over(
 /// Gives the entry `from` the name `name` in its folder, as [`rename_over`] does. If the source may replace nothing, and
 /// what has the name is the same, removes `from` instead: a copy that was cut before the source learned that the entry
 /// has its name sends it again.
-///
-/// # Errors
-///
-/// Fails with the reason for the user.
 pub(super) fn rename_or_match(
     state: &DestinationState,
     folder: TargetFolder<'_>,
@@ -435,9 +415,6 @@ pub(super) fn rename_or_match(
 
 /// Compares the new entry `from` with the entry `name` of the folder. Returns the latter if both are files with the same
 /// contents or symbolic links with the same target; with `-a`, they have the same mode and time of modification too.
-///
-/// # Errors
-///
 /// Fails with the reason for the user if a file cannot be read, or the copy is ended.
 fn same_entry(
     state: &DestinationState,
@@ -515,9 +492,6 @@ fn read_at(fd: &OwnedFd, mut buffer: &mut [u8], mut offset: u64) -> bool {
 }
 
 /// Removes the directory `name`, which is in the way of an entry, if the user has asked to mirror.
-///
-/// # Errors
-///
 /// Fails with the reason for the user if the directory stays.
 pub(super) fn make_room(
     state: &DestinationState,

@@ -51,9 +51,6 @@ pub(super) struct FolderEnd {
 
 impl FolderEnds {
     /// Adds a folder.
-    ///
-    /// # Errors
-    ///
     /// Fails if the file system has no room for the list.
     pub(super) fn push(&mut self, state: &DestinationState, end: &FolderEnd) -> io::Result<()> {
         let file = match &mut self.file {
@@ -83,9 +80,6 @@ impl FolderEnds {
     }
 
     /// Keeps the first mode of a folder for its end.
-    ///
-    /// # Errors
-    ///
     /// Fails if the copy has no memory left for it.
     pub(super) fn lock(
         &mut self,
@@ -102,10 +96,6 @@ impl FolderEnds {
     }
 
     /// Returns the next folder, and forgets it: the deepest first, and of one depth those with a mode alone last.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the list cannot be read.
     pub(super) fn pop(&mut self) -> io::Result<Option<(FolderEnd, Option<Mode>)>> {
         while self.last.last() == Some(&NO_RECORD) {
             self.last.pop();

@@ -90,10 +90,6 @@ impl FolderTable {
     /// Opens the folder at a local path, makes what is missing, and keeps the metadata for the end. `above` are the
     /// modes of the folders above that are copied too, the nearest first. With `-a`, a normal user gets the right to
     /// write in folders of the copy.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
     pub(super) fn open(
         &self,
         state: &DestinationState,
@@ -205,14 +201,8 @@ impl FolderTable {
     }
 
     /// Gives the folders their metadata, the deepest first.
-    ///
-    /// # Errors
-    ///
     /// Fails if the work is cancelled or the list of folders cannot be read; other failures are reported.
-    ///
-    /// # Cancel safety
-    ///
-    /// The folders that were not reached keep what they have.
+    /// Cancelling leaves the folders that were not reached as they are.
     pub(super) async fn finish(&self, state: &DestinationState) -> Result<(), CopyError> {
         for index in 0.. {
             if index % FOLDERS_PER_TURN == 0 {
@@ -403,9 +393,6 @@ impl FolderTable {
 }
 
 /// Checks that entries can be made in a directory. For a dry run: with `-a`, a real one gives its owner the right.
-///
-/// # Errors
-///
 /// Fails as a call that makes an entry would.
 pub(super) fn check_writable(
     state: &DestinationState,
@@ -426,9 +413,6 @@ fn cannot_open(errno: Errno) -> String {
 
 /// Opens a folder to look at what is in it. Returns none if there is no directory. With `-a`, what a normal user cannot
 /// search becomes writable first, as for the lanes: copied folders get the mode of the source's folders at the end.
-///
-/// # Errors
-///
 /// Fails as openat(2) does.
 pub(super) fn look_into(
     shared: &DestinationShared,
@@ -529,9 +513,6 @@ static HAS_NO_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 /// Opens the directory `path` below `root`, to read it. A directory that may be searched but not read is opened as a
 /// place only (`O_PATH`).
-///
-/// # Errors
-///
 /// Fails as openat2(2) does. `ELOOP` or `ENOTDIR` says that something on the way is not a directory.
 pub(super) fn open_directory(
     root: BorrowedFd<'_>,
@@ -545,9 +526,6 @@ pub(super) fn open_directory(
 }
 
 /// Opens the directory `name` in `directory`.
-///
-/// # Errors
-///
 /// Fails as openat(2) does. `ELOOP` or `ENOTDIR` says that the entry is not a directory.
 pub(super) fn open_child(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -558,9 +536,6 @@ pub(super) fn open_child(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::
 }
 
 /// Opens a directory again with a position of its own, to list it.
-///
-/// # Errors
-///
 /// Fails as openat(2) does.
 pub(super) fn open_again(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -55,9 +55,6 @@ pub(super) struct SpooledLink {
 
 impl HardLinkSpool {
     /// Keeps a link for the end.
-    ///
-    /// # Errors
-    ///
     /// Fails if the file system has no room for the list.
     pub(super) fn push(&self, state: &DestinationState, link: &SpooledLink) -> io::Result<()> {
         let mut file = lock(&self.file);
@@ -94,10 +91,6 @@ impl HardLinkSpool {
     }
 
     /// Returns the links that were kept; none if there are no links.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the list cannot be read.
     pub(super) fn reader(&self) -> io::Result<Option<LinkReader>> {
         let Some(writer) = lock(&self.file).take() else {
             return Ok(None);
@@ -110,10 +103,6 @@ impl HardLinkSpool {
     }
 
     /// Makes a link, under a temporary name first.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
     pub(super) fn make(
         &self,
         state: &DestinationState,
@@ -194,10 +183,6 @@ pub(super) struct LinkReader(BufReader<File>);
 
 impl LinkReader {
     /// Returns the next link; none after the last one.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the list cannot be read.
     pub(super) fn next(&mut self) -> io::Result<Option<SpooledLink>> {
         let mut is_kept = [0];
         match self.0.read_exact(&mut is_kept) {

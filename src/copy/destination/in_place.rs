@@ -58,9 +58,6 @@ pub(super) struct SpecialTarget {
 impl SpecialTarget {
     /// Returns the target that the entry `name` of a folder is or leads to, if it is a device or a FIFO and the user
     /// named it. Opens nothing.
-    ///
-    /// # Errors
-    ///
     /// Fails with the reason for the user if the target is of that kind and must not be written, or if another source
     /// of the run has brought the entry.
     pub(super) fn find(
@@ -105,13 +102,6 @@ impl SpecialTarget {
     }
 
     /// Writes the bytes at `offset`, after all bytes before them. Waits for those, and for a reader of a FIFO.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: some of the bytes may be written.
     pub(super) async fn write(&self, bytes: &[u8], offset: u64) -> Result<(), String> {
         self.wait_for(offset).await?;
@@ -125,13 +115,6 @@ impl SpecialTarget {
     }
 
     /// Writes zeros for a hole from `start` to `end`.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: some of the zeros may be written.
     pub(super) async fn write_hole(&self, start: u64, end: u64) -> Result<(), String> {
         let mut offset = start;
@@ -144,13 +127,6 @@ impl SpecialTarget {
     }
 
     /// Ends a file of `size` bytes whose parts are all written.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: the target may be closed or not.
     pub(super) async fn finish(&self, size: u64, fsync: bool) -> Result<(), String> {
         let position = *self.position.borrow();
@@ -270,11 +246,8 @@ pub(super) fn is_append_only(folder: BorrowedFd<'_>) -> bool {
 }
 
 /// Opens the file that has a name, and makes it empty. Follows a link only if the user named it as the destination.
-///
-/// # Errors
-///
-/// Fails as open(2) does, with `EEXIST` if a file is not what has the name or if the source may replace nothing, and with
-/// `ECANCELED` if the work has ended early.
+/// Fails as open(2) does, with `EEXIST` if a file is not what has the name or if the source may replace nothing, and
+/// with `ECANCELED` if the work has ended early.
 pub(super) fn open_existing(
     state: &DestinationState,
     folder: BorrowedFd<'_>,
@@ -305,9 +278,6 @@ pub(super) fn open_existing(
 }
 
 /// Creates a file that has its name at once, and that no other source of the run may write.
-///
-/// # Errors
-///
 /// Fails as open(2) does, with `EEXIST` if another source has opened the new file first and writes it, and with
 /// `ECANCELED` if the work has ended early.
 pub(super) fn create_in_place(
@@ -355,9 +325,6 @@ pub(super) fn left_in_place(written: u64, size: u64) -> String {
 }
 
 /// Copies the complete temporary file `from` into the file `name`, because the one cannot get the name of the other.
-///
-/// # Errors
-///
 /// Fails with the reason for the user; none if the file `name` cannot be written either, and is unchanged.
 pub(super) fn copy_into_place(
     state: &DestinationState,

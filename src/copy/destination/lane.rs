@@ -77,13 +77,7 @@ impl LaneWriter {
     }
 
     /// Writes everything up to the end of the lane, and returns the stream. A lane that fails aborts its stream.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream breaks, the source breaks the protocol, or the work is cancelled.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: a dropped future leaves a temporary file behind.
     pub(super) async fn run(mut self) -> Result<Stream, CopyError> {
         let result = self.write_all().await;
@@ -473,9 +467,6 @@ impl RecordReader {
     }
 
     /// Returns the next record, after what is left of the contents of the last one.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream breaks or ends, the record is not valid, or the work is cancelled.
     pub(super) async fn next(&mut self) -> Result<LaneRecord, CopyError> {
         self.skip_contents().await?;
@@ -497,9 +488,6 @@ impl RecordReader {
     }
 
     /// Returns the next piece of the contents, in its slot; empty at their end.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream breaks or ends, or the work is cancelled.
     pub(super) async fn piece(&mut self) -> Result<&[u8], CopyError> {
         if self.contents_left == 0 {
@@ -518,9 +506,6 @@ impl RecordReader {
     }
 
     /// Reads to the end of the stream behind the last record.
-    ///
-    /// # Errors
-    ///
     /// Fails if more bytes follow, the stream breaks, or the work is cancelled.
     pub(super) async fn end(&mut self) -> Result<(), CopyError> {
         self.skip_contents().await?;

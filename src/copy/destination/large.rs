@@ -69,9 +69,6 @@ impl LargeTable {
     }
 
     /// Opens a file that was announced, unless another lane has opened it meanwhile.
-    ///
-    /// # Errors
-    ///
     /// The outer error says that the source breaks the protocol. The inner one is the reason for the user.
     pub(super) fn open(
         &self,
@@ -101,9 +98,6 @@ impl LargeTable {
     }
 
     /// Drops all further parts of a file. Returns false if they are dropped already.
-    ///
-    /// # Errors
-    ///
     /// Fails if the copy has no memory to remember that.
     pub(super) fn abandon(&self, state: &DestinationState, id: u64) -> Result<bool, CopyError> {
         self.remove(state, id);
@@ -322,9 +316,6 @@ impl LaneWriter {
     }
 
     /// Reports that a file could not be written, and drops its parts from now on.
-    ///
-    /// # Errors
-    ///
     /// Fails if the work has ended early: the file then stays for a later run, and is no failure of its own.
     fn fail_large(
         &mut self,

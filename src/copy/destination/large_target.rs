@@ -144,10 +144,6 @@ impl LargeContents {
 
 /// Checks that the file system has files of a size, before a file that is written in place loses its contents. A file
 /// system without nameless files shows it later.
-///
-/// # Errors
-///
-/// Fails with the reason for the user.
 fn try_size(folder: BorrowedFd<'_>, size: u64) -> Result<(), String> {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     match openat(folder, ".", flags, Mode::RUSR | Mode::WUSR) {
@@ -182,10 +178,6 @@ impl std::fmt::Debug for PartProgress {
 
 impl LargeTarget {
     /// Opens or continues the temporary file. `promise` returns what the source was told of the file.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
     pub(crate) fn open(
         state: &DestinationState,
         folders: &FolderTable,
@@ -242,13 +234,6 @@ impl LargeTarget {
     }
 
     /// Writes a piece of a part.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: some of the bytes may be written.
     pub(super) async fn write_at(
         &self,
@@ -278,13 +263,6 @@ impl LargeTarget {
     }
 
     /// Writes zeros for a hole, if the target is not a file.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: some of the zeros may be written.
     pub(super) async fn write_hole(&self, start: u64, end: u64) -> Result<(), String> {
         match &self.contents {
@@ -329,13 +307,6 @@ impl LargeTarget {
     }
 
     /// Gives a file that is complete its metadata and its name.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the reason for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: the file may have its name or not.
     pub(super) async fn commit(&self, state: &DestinationState) -> Result<(), String> {
         let digest = self.final_digest(state)?;
@@ -521,10 +492,6 @@ impl PartProgress {
 /// Checks, for a server, that a file can have its size and that the file system has room for its contents: one client
 /// must not take the room of the others for a file that fails in the end. Holes take no room, and what an earlier run
 /// has left under the temporary name makes some. Makes nothing.
-///
-/// # Errors
-///
-/// Fails with the reason for the user.
 fn check_room(
     state: &DestinationState,
     folder: BorrowedFd<'_>,

@@ -57,9 +57,6 @@ pub(super) struct MirroredFolder {
 
 impl MirroredFolder {
     /// Adds names of a folder. After the last ones, removes what else the destination has there.
-    ///
-    /// # Errors
-    ///
     /// Fails if the source breaks the protocol.
     pub(super) fn add(
         &mut self,
@@ -162,12 +159,9 @@ impl MirroredFolder {
     }
 
     /// Notes a directory of the destination that is mirrored.
-    ///
-    /// # Errors
-    ///
-    /// The inner error says that nothing is removed in it: without a reason if the run has made it, so that nothing else
-    /// is in it, and with a reason for the user if it was mirrored before, as another directory of the source. The outer
-    /// one ends the copy, which has no memory to note the directory.
+    /// The inner error says that nothing is removed in it: without a reason if the run has made it, so that nothing
+    /// else is in it, and with a reason for the user if it was mirrored before, as another directory of the source. The
+    /// outer one ends the copy, which has no memory to note the directory.
     fn begin(
         &mut self,
         state: &DestinationState,
@@ -257,9 +251,6 @@ impl<'a> Deletion<'a> {
     /// read before entries of their batch are removed, because a file system may skip entries while others are removed.
     /// If there were several batches, everything is read again until nothing is removed, unless `remove` returns that
     /// something stays which it has reported.
-    ///
-    /// # Errors
-    ///
     /// Fails as getdents(2) and `remove` do, and with `ECANCELED` if the work has ended early.
     fn in_batches(
         &mut self,
@@ -290,9 +281,6 @@ impl<'a> Deletion<'a> {
 
     /// Removes the directory `name` of `directory` with everything in it, because another entry takes its place.
     /// `local` is the directory's path.
-    ///
-    /// # Errors
-    ///
     /// Fails with the reason for the user if the directory stays. A part of what is in it may be removed then.
     pub(super) fn make_room(
         &mut self,
@@ -305,9 +293,6 @@ impl<'a> Deletion<'a> {
     }
 
     /// Removes the entry `name` of `directory`, which is not a directory, because a directory takes its place.
-    ///
-    /// # Errors
-    ///
     /// Fails with the reason for the user if the entry stays.
     pub(crate) fn make_room_for_directory(
         &mut self,
@@ -509,9 +494,6 @@ impl Drop for Deletion<'_> {
 
 /// Returns the next names of a directory that are `wanted`, of so many bytes, and what is left of the directory after
 /// them; none at its end.
-///
-/// # Errors
-///
 /// Fails as getdents(2) does, and with `ECANCELED` if the work has ended early.
 fn next_names(
     state: &DestinationState,

@@ -136,9 +136,6 @@ impl DestinationEngine {
     /// Finds the place that receives the copy. Makes nothing.
     ///
     /// `path` is the destination as the user typed it, relative to `base`; `sources` what arrives there.
-    ///
-    /// # Errors
-    ///
     /// Fails with a sentence for the user if the sources cannot go there.
     pub(crate) fn prepare(
         base: &BaseDirectory,
@@ -219,9 +216,6 @@ impl DestinationEngine {
     }
 
     /// Writes all that the source sends. Returns what was done, and why that is not everything, if it is not.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: cancel [`CopyContext::cancelled`] to end the work.
     pub(crate) async fn run(
         self,
@@ -404,14 +398,8 @@ impl DestinationControl {
 
     /// Answers the source until it has finished and all lanes have ended, which `lanes` tells; finishes what is left;
     /// and tells the source. Returns the control, for [`end`](Self::end).
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream breaks, the source breaks the protocol, or the work is cancelled. The stream is then
     /// aborted.
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: the work is left as it is.
     async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyError> {
         let reporting = tokio::spawn(report_progress(Arc::clone(&self.shared)));
@@ -434,9 +422,6 @@ impl DestinationControl {
     }
 
     /// Waits until the source has ended the stream, too. A failure does not matter any more: everything is done.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future drops the stream.
     async fn end(mut self) {
         let halt = self.shared.state.halt.clone();

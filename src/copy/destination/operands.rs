@@ -25,9 +25,6 @@ pub(super) struct ComparedOperands {
 
 impl ComparedOperands {
     /// Compares operands with their copies.
-    ///
-    /// # Errors
-    ///
     /// Fails with the reason for the user if a copy would replace or remove its own source, or would be in it.
     pub(super) fn compare(
         &mut self,

@@ -70,10 +70,6 @@ pub(super) struct PartPromise {
 }
 
 /// Opens the temporary file of a file, and locks it against other copies.
-///
-/// # Errors
-///
-/// Fails with the reason for the user.
 pub(super) fn open_part(folder: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, PlacingFault> {
     let cannot = |errno| PlacingFault::new("cannot create", errno);
     let base = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -104,10 +100,6 @@ pub(super) fn open_part(folder: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, 
 }
 
 /// Opens the map of a file to append, and begins it if it is not there.
-///
-/// # Errors
-///
-/// Fails as the system calls do.
 pub(super) fn open_map(
     folder: BorrowedFd<'_>,
     subject: MapSubject<'_>,
@@ -163,10 +155,6 @@ fn open_own_file(folder: BorrowedFd<'_>, name: &[u8]) -> Option<(OwnedFd, Stat)>
 
 /// Makes zeros of everything in a temporary file but these ranges, which are in order: the source sends no holes. The
 /// file has `size` bytes afterwards.
-///
-/// # Errors
-///
-/// Fails with the reason for the user.
 pub(super) fn clear_around(
     state: &DestinationState,
     part: &OwnedFd,
@@ -224,9 +212,6 @@ pub(super) fn has_name(folder: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> bool
 const READ_BYTES: usize = 1 << 20;
 
 /// Reads a range of a file, and passes each piece to `take`. Holes are not read: their zeros are passed.
-///
-/// # Errors
-///
 /// Fails if the file cannot be read or is shorter, if the work is cancelled, or as `take` does.
 pub(super) fn read_range(
     state: &DestinationState,
@@ -352,10 +337,6 @@ pub(super) struct MapWriter {
 
 impl MapWriter {
     /// Continues the map in `file`, which is open to append; begins it if it is empty.
-    ///
-    /// # Errors
-    ///
-    /// Fails as write(2) does.
     pub(super) fn open(
         file: OwnedFd,
         subject: MapSubject<'_>,
@@ -375,10 +356,6 @@ impl MapWriter {
     }
 
     /// Appends a range whose contents are written.
-    ///
-    /// # Errors
-    ///
-    /// Fails as write(2) does.
     pub(super) fn append(&self, range: ByteRange) -> Result<(), Errno> {
         let record = map_record(range, self.origin, &self.owner, &self.header_check);
         self.write(&record)

@@ -109,9 +109,6 @@ pub(super) enum EntryNaming {
 
 impl Placement {
     /// Finds the place for `typed`, the destination that the user typed, relative to `base`. Makes nothing.
-    ///
-    /// # Errors
-    ///
     /// Fails with a sentence for the user if the sources cannot go there.
     pub(super) fn find(
         base: &BaseDirectory,
@@ -227,9 +224,6 @@ impl Placement {
     }
 
     /// Checks that the contents of a directory may go straight into the place.
-    ///
-    /// # Errors
-    ///
     /// Fails if the user named no directory whose contents are copied.
     pub(super) fn check_contents(&self) -> Result<(), &'static str> {
         match self.sources {
@@ -239,9 +233,6 @@ impl Placement {
     }
 
     /// Returns the local folder of a wire path.
-    ///
-    /// # Errors
-    ///
     /// Fails if the path belongs to a second source, and the place receives one only, or if a name in it is kept from
     /// the source.
     pub(super) fn folder(&self, path: &RelativePath) -> Result<PlacedFolder, PlaceFault> {
@@ -270,9 +261,6 @@ impl Placement {
     }
 
     /// Returns the local folder and the local name of the entry at a wire path.
-    ///
-    /// # Errors
-    ///
     /// Fails if the path belongs to a second source, and the place receives one only, or if the entry may not be
     /// written.
     pub(super) fn entry(&self, path: &RelativePath) -> Result<(RelativePath, EntryName), String> {
@@ -285,9 +273,6 @@ impl Placement {
     }
 
     /// Returns the local name of the entry `name` of a folder.
-    ///
-    /// # Errors
-    ///
     /// Fails if the entry is a second source where the place receives one only, if it may not be written, or if its
     /// name is one of those that unfinished files have: it would be taken for a part of another file, and removed with
     /// it, or it is that of another client.

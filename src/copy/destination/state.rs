@@ -121,9 +121,6 @@ impl DestinationState {
     }
 
     /// Takes memory for something that is kept because the source says so.
-    ///
-    /// # Errors
-    ///
     /// Fails if the copy has none left, which ends the work.
     pub(super) fn keep(&self, bytes: usize) -> Result<(), CopyError> {
         if self.budget.take(bytes) {
@@ -156,9 +153,6 @@ impl DestinationState {
 
     /// Checks that the work goes on. Each loop that may last calls this in every step, and what gives an entry its
     /// final name calls it immediately before: a copy whose client is gone changes nothing any more.
-    ///
-    /// # Errors
-    ///
     /// Fails with the reason for the user if the work has ended early.
     pub(super) fn check_running(&self) -> Result<(), String> {
         if self.halt.is_cancelled() {
@@ -424,9 +418,6 @@ impl DestinationShared {
     }
 
     /// Reports once that a folder has no place, because a name in its path is kept from the clients of a server.
-    ///
-    /// # Errors
-    ///
     /// Fails if the source breaks the protocol.
     pub(super) fn refuse_folder(&self, fault: PlaceFault) -> Result<(), CopyError> {
         match fault {

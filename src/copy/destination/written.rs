@@ -131,9 +131,6 @@ impl WrittenGuard {
     }
 
     /// Gives the entry `from` the name `name` in its directory. What has the name is replaced, unless it is of the run.
-    ///
-    /// # Errors
-    ///
     /// Fails as renameat(2) does, or if the run has written what has the name.
     pub(super) fn rename(
         &self,

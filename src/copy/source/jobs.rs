@@ -54,10 +54,6 @@ impl WalkOutlet {
     }
 
     /// Passes on entries of a folder. Blocks while the queue is full.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the run has ended.
     pub(crate) fn deliver(
         &self,
         folder: &Arc<SourceFolder>,
@@ -77,10 +73,6 @@ impl WalkOutlet {
     }
 
     /// Passes on names that stay at the destination.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the run has ended.
     pub(crate) fn names(
         &self,
         folder: &RelativePath,
@@ -96,10 +88,6 @@ impl WalkOutlet {
     }
 
     /// Passes on operands, for the destination to compare with their copies.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the run has ended.
     pub(crate) fn operands(
         &self,
         operands: Vec<SourceOperand>,
@@ -112,10 +100,6 @@ impl WalkOutlet {
     }
 
     /// Passes on names if there are as many as fit into one message.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the run has ended.
     pub(crate) fn full_names(
         &self,
         folder: &RelativePath,
@@ -374,9 +358,6 @@ impl EntryList {
     }
 
     /// Returns the name and the type of an entry.
-    ///
-    /// # Panics
-    ///
     /// Panics if there is no such entry.
     pub(crate) fn entry(&self, index: usize) -> (&CStr, FileType) {
         let start = index.checked_sub(1).map_or(0, |last| self.heads[last].0);
@@ -494,9 +475,6 @@ pub(crate) enum NextWork {
 
 impl WorkBoard {
     /// Adds a job. Blocks while the board is full.
-    ///
-    /// # Errors
-    ///
     /// Fails if the board was closed.
     pub(crate) fn push_blocking(&self, job: FolderJob) -> Result<(), WalkStopped> {
         let full = |state: &mut BoardState| !state.is_closed && state.jobs.len() >= MAX_JOBS;
@@ -506,9 +484,6 @@ impl WorkBoard {
 
     /// Adds a job that the destination was asked for. Does not wait: the permits for questions bound the number of
     /// these jobs.
-    ///
-    /// # Errors
-    ///
     /// Fails if the board was closed.
     pub(crate) fn push_asked(&self, job: FolderJob) -> Result<(), WalkStopped> {
         self.add(self.state(), job)
@@ -590,10 +565,7 @@ impl WorkBoard {
     }
 
     /// Waits for work for a lane. Returns work or the end.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: work that was not returned stays on the board.
+    /// Cancel safe: work that was not returned stays on the board.
     pub(crate) async fn take(&self, lane: usize) -> NextWork {
         loop {
             let changed = self.changed.notified();

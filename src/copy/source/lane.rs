@@ -57,13 +57,7 @@ impl LaneSender {
     }
 
     /// Sends all that the board has for this lane, and the last record.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream broke. What concerns a single entry is reported.
-    ///
-    /// # Cancel safety
-    ///
     /// The stream cannot be used after the future was dropped.
     pub(crate) async fn send_all(&mut self) -> Result<(), CopyError> {
         let shared = Arc::clone(&self.shared);
@@ -390,9 +384,6 @@ impl LanePacker {
     }
 
     /// Encodes a record that contents follow. Returns its length.
-    ///
-    /// # Errors
-    ///
     /// Fails if the record is too long.
     pub(crate) fn encode(&mut self, record: &LaneRecord) -> Result<usize, RecordError> {
         self.record.clear();
@@ -401,10 +392,6 @@ impl LanePacker {
     }
 
     /// Makes sure that the next `bytes` bytes fit into one buffer. Returns false if no buffer is so large.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream broke.
     pub(crate) async fn reserve(&mut self, bytes: usize) -> Result<bool, CopyError> {
         for _ in 0..2 {
             let room = self.room().await?;
@@ -421,10 +408,6 @@ impl LanePacker {
 
     /// Appends the encoded record and the contents that `fill` reads into the room behind it. If `fill` fails, nothing
     /// is appended. [`reserve`](Self::reserve) has made room.
-    ///
-    /// # Errors
-    ///
-    /// Those of `fill`.
     pub(crate) fn append<E>(
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, E>,
@@ -447,9 +430,6 @@ impl LanePacker {
     }
 
     /// Appends a record without contents. It may be longer than a buffer.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream broke. The inner error is that of [`encode`](Self::encode): then nothing was appended.
     pub(crate) async fn put(
         &mut self,
@@ -475,10 +455,6 @@ impl LanePacker {
     }
 
     /// Sends what was packed, and waits as the limit of the rate says.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream broke.
     pub(crate) async fn push(&mut self) -> Result<(), CopyError> {
         let Some(buffer) = self.buffer.take_if(|buffer| !buffer.is_empty()) else {
             return Ok(());
@@ -496,10 +472,6 @@ impl LanePacker {
     }
 
     /// Sends all that was packed, and waits until the network has accepted it.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream broke.
     pub(crate) async fn flush(&mut self) -> Result<(), CopyError> {
         self.push().await?;
         let flushed = self.stream.flush().await;
@@ -507,10 +479,6 @@ impl LanePacker {
     }
 
     /// Ends the stream, and waits until the destination has confirmed it.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the stream broke.
     pub(crate) async fn finish(&mut self) -> Result<(), CopyError> {
         self.buffer = None;
         self.stream.finish().await.map_err(CopyError::Stream)

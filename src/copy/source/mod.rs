@@ -76,10 +76,7 @@ pub(crate) struct SourceEngine {
 impl SourceEngine {
     /// Starts to walk through `paths`, which are relative to `base`. The walk waits until the lanes take what it has
     /// found. Its thread holds `threads`.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if the options or paths do not fit together.
+    /// Fails if the options or paths do not fit together.
     pub(crate) fn prepare(
         base: BaseDirectory,
         paths: Vec<Vec<u8>>,
@@ -127,9 +124,6 @@ impl SourceEngine {
 
     /// Sends all that the walk finds. Returns when the destination has confirmed every stream, and the source files
     /// were removed where that is asked for; or when the run has failed and every stream was aborted.
-    ///
-    /// # Cancel safety
-    ///
     /// The streams continue on their threads if the future is dropped. Cancel [`CopyContext::cancelled`] instead.
     pub(crate) async fn run(
         mut self,

@@ -51,10 +51,6 @@ pub(crate) enum ReadFault {
 impl OpenedFile {
     /// Opens a file of a folder. No FIFO or device is waited for, and no link is followed that was not named.
     /// `quiet_reads` is cleared if the process may not read files without changing their times of access.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user.
     pub(crate) fn open(
         folder: &SourceFolder,
         name: &CStr,
@@ -100,9 +96,6 @@ impl OpenedFile {
     /// Reads the whole file into `room`, which has one byte more than the file.
     ///
     /// A read that is shorter than the room is the end of a plain file, so one call suffices.
-    ///
-    /// # Errors
-    ///
     /// Fails if the file cannot be read to the size that it had.
     pub(crate) fn read_whole(&self, room: &mut [u8]) -> Result<WholeRead, ReadFault> {
         let expected = usize::try_from(size(&self.stat)).unwrap_or(usize::MAX);
@@ -135,14 +128,7 @@ impl OpenedFile {
     }
 
     /// Reads a file to its end, whatever its size is said to be, and returns its contents as a file without a name.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the contents are dropped.
+    /// Cancel safe: the contents are dropped.
     pub(crate) async fn read_to_end(&self) -> Result<Self, String> {
         let cannot_keep =
             |error: std::io::Error| format!("cannot be kept until it is sent: {error}");

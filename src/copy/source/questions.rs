@@ -90,13 +90,7 @@ impl Questions {
 
     /// Asks and answers until the destination is done, and returns the paths that it has not written. `lanes_sent` is
     /// cancelled when every lane has sent all of its records.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream broke, or if the destination does not keep to the protocol.
-    ///
-    /// # Cancel safety
-    ///
     /// The stream cannot be used after the future was dropped.
     pub(crate) async fn answer_questions(
         &self,

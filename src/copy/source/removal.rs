@@ -65,10 +65,6 @@ enum SpoolRecord {
 
 impl SentSpool {
     /// Makes an empty list of what was found at paths relative to `base`.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system gives no temporary file.
     pub(crate) fn new(base: BaseDirectory) -> io::Result<Self> {
         let file = NamelessFile::make(None)?.file;
         Ok(Self {

@@ -454,10 +454,6 @@ pub(crate) const DIRECTORY_FLAGS: OFlags = OFlags::RDONLY
 
 /// Opens the directory `path` below `root`. A link on the way is an error, so a tree that changes leads nowhere else.
 /// The path may be longer than a system call accepts.
-///
-/// # Errors
-///
-/// Those of openat2(2).
 pub(crate) fn open_below(root: BorrowedFd<'_>, path: &RelativePath) -> Result<OwnedFd, Errno> {
     let mut opened: Option<OwnedFd> = None;
     for segment in segments(path.as_bytes()) {

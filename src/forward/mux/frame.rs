@@ -197,9 +197,6 @@ impl Default for DecoderState {
 impl FrameDecoder {
     /// Takes bytes from the front of `input`, until a frame or a part of a data frame is complete. Returns none if
     /// `input` is used up.
-    ///
-    /// # Errors
-    ///
     /// Fails if the bytes are not frames. The decoder must not be used any more.
     pub(crate) fn next<'a>(
         &mut self,

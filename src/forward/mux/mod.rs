@@ -216,9 +216,6 @@ impl Mux {
     }
 
     /// Handles a frame of the peer.
-    ///
-    /// # Errors
-    ///
     /// Fails if the peer breaks the protocol. The tunnel must end.
     pub(crate) fn receive<'a>(&mut self, piece: FramePiece<'a>) -> Result<MuxEvent<'a>, MuxFault> {
         match piece {

@@ -113,9 +113,6 @@ impl FlowWindow {
     }
 
     /// Counts bytes that arrived.
-    ///
-    /// # Errors
-    ///
     /// Fails if the peer has sent more than it may.
     pub(super) fn receive(&mut self, count: usize) -> Result<(), MuxFault> {
         self.received += count as u64;

@@ -52,9 +52,6 @@ pub(super) struct Door {
 impl Entrance {
     /// Returns the IPv4 address at which sockets that connect to `host` arrive. Each host has an address of its own, so
     /// that [`host_at`](Self::host_at) finds the host again.
-    ///
-    /// # Errors
-    ///
     /// Fails if this process may not open or bind another socket.
     pub(super) fn v4_door(&self, host: IpAddr) -> io::Result<SocketAddr> {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,9 +67,6 @@ impl Entrance {
     }
 
     /// Returns the IPv6 address at which sockets arrive.
-    ///
-    /// # Errors
-    ///
     /// Fails where the loopback interface has no IPv6 address, or if this process may not open another socket.
     pub(super) fn v6_door(&self) -> io::Result<SocketAddr> {
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,13 +90,7 @@ impl Entrance {
     }
 
     /// Connects a socket of COMMAND that waits at its door, and returns the other end of the connection.
-    ///
-    /// # Cancel safety
-    ///
     /// If the future is dropped, the socket may have been connected. It is then reset.
-    ///
-    /// # Errors
-    ///
     /// Fails if the socket does not connect any more.
     pub(super) async fn enter(&self, socket: &ConnectingSocket) -> Result<TcpStream, Errno> {
         let door = socket.door();
@@ -135,9 +123,6 @@ impl Entrance {
 
 impl Door {
     /// Opens a door at an address of the loopback interface.
-    ///
-    /// # Errors
-    ///
     /// Fails if this process may not open or bind another socket.
     pub(super) fn open(ip: IpAddr) -> io::Result<Self> {
         /// The instruction `BPF_RET | BPF_K`: the filter returns how many bytes of a packet are kept.

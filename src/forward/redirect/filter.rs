@@ -34,9 +34,6 @@ use super::{entrance::Door, notification, system};
 const PLACEHOLDER: SeccompAction = SeccompAction::Trace(0);
 
 /// Returns the filter for the architecture of this program.
-///
-/// # Errors
-///
 /// Fails if seccompiler does not know the architecture.
 pub(super) fn connect_filter() -> Result<BpfProgram, BackendError> {
     let architecture = TargetArch::try_from(ARCH)?;
@@ -199,9 +196,6 @@ pub(super) enum Handed {
 }
 
 /// Makes a socket pair.
-///
-/// # Errors
-///
 /// Fails if this process has no descriptors left.
 pub(super) fn handover() -> Result<(Handover, Takeover), Errno> {
     let (child, parent) = socketpair(
@@ -215,9 +209,6 @@ pub(super) fn handover() -> Result<(Handover, Takeover), Errno> {
 
 impl Handover {
     /// Passes the listener. Async-signal-safe.
-    ///
-    /// # Errors
-    ///
     /// Fails if the other end is gone.
     pub(super) fn pass(&self, listener: &OwnedFd) -> Result<(), Errno> {
         let fds = [listener.as_fd()];
@@ -239,9 +230,6 @@ impl Handover {
 
 impl Takeover {
     /// Receives what the new process has sent before it became the program or ended. Does not wait.
-    ///
-    /// # Errors
-    ///
     /// Fails if this process has no descriptors left.
     pub(super) fn take(&self) -> Result<Handed, Errno> {
         let mut message = message(0, 0);

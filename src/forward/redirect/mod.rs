@@ -100,9 +100,6 @@ pub(crate) trait Destinations: Clone + Send + Sync + 'static {
 
     /// Opens a connection to an address that is covered. The program waits in `connect()` meanwhile, and receives the
     /// errno of a failure.
-    ///
-    /// # Cancel safety
-    ///
     /// The future is dropped when the calling thread has ended, or when the send timeout of its socket has elapsed.
     fn open(&self, address: SocketAddr)
     -> impl Future<Output = Result<Self::Opened, Errno>> + Send;
@@ -157,9 +154,6 @@ impl RedirectedCommand {
     /// Starts a program. It inherits the standard streams, the working directory, the process group, and the limits
     /// that this process was started with. A name without a slash is looked up in `PATH`. Blocks until the program has
     /// been executed. Must be called within a tokio runtime. The program is killed when the calling thread ends.
-    ///
-    /// # Errors
-    ///
     /// Fails if the program cannot be executed, or if connections cannot be redirected here. No process is left then.
     pub(crate) fn start<D: Destinations>(
         mut command: Command,
@@ -221,13 +215,7 @@ impl RedirectedCommand {
     /// Waits for the end of the program. Every connection that its `connect()` has reported as made has been given to
     /// [`Destinations::attach`] by then. Child processes of the program that still live are redirected until this value
     /// is dropped.
-    ///
-    /// # Cancel safety
-    ///
     /// The future may be dropped and the function called again.
-    ///
-    /// # Errors
-    ///
     /// Fails if the kernel has discarded the status, because SIGCHLD is ignored.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await;
@@ -236,10 +224,7 @@ impl RedirectedCommand {
     }
 
     /// Returns a future that completes when the program and all processes that it has started have ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(crate) fn ended(&self) -> WaitForCancellationFutureOwned {
         self.over.clone().cancelled_owned()
     }

@@ -69,21 +69,12 @@ pub(super) enum Answer {
 }
 
 impl Notifications {
-    /// # Errors
-    ///
-    /// Fails if the runtime cannot watch the listener.
     pub(super) fn new(listener: OwnedFd) -> io::Result<Self> {
         system::watch(listener, Interest::READABLE).map(Self)
     }
 
     /// Receives the next call. Returns none after the last process with the filter has ended.
-    ///
-    /// # Cancel safety
-    ///
     /// A future that is dropped has received no call.
-    ///
-    /// # Errors
-    ///
     /// Fails if the kernel refuses to deliver calls, which it does in no state that is known.
     pub(super) async fn next(&self) -> io::Result<Option<SuspendedCall>> {
         loop {
@@ -206,9 +197,6 @@ const MAX_BYTES: usize = 128;
 
 /// Reads the address of a `connect()` from the memory of the calling thread. Returns none if it is not an IP address
 /// that the kernel accepts.
-///
-/// # Errors
-///
 /// Fails if the memory cannot be read: the thread has ended, the pointer is wrong, or this process has no permission.
 pub(super) fn address(thread: Pid, address: u64, length: usize) -> io::Result<Option<SocketAddr>> {
     if length > MAX_BYTES {
@@ -221,9 +209,6 @@ pub(super) fn address(thread: Pid, address: u64, length: usize) -> io::Result<Op
 }
 
 /// Writes the value of a socket option to the memory of the calling thread, as `getsockopt()` does.
-///
-/// # Errors
-///
 /// Fails as `getsockopt()` does: the length is negative, or a pointer is wrong.
 pub(super) fn write_option(
     call: &SuspendedCall,
@@ -247,9 +232,6 @@ fn read(thread: Pid, address: u64, bytes: &mut [u8]) -> io::Result<()> {
 }
 
 /// Returns a descriptor of a thread, which becomes readable when the thread ends.
-///
-/// # Errors
-///
 /// Fails if the thread has ended, or if this process has no descriptors left.
 pub(super) fn open_thread(thread: Pid) -> Result<OwnedFd, Errno> {
     /// Opens a thread that is not the first of its process. Linux 6.9 has it; the value is that of `O_EXCL`.
@@ -261,9 +243,6 @@ pub(super) fn open_thread(thread: Pid) -> Result<OwnedFd, Errno> {
 }
 
 /// Returns a descriptor of the process to which a thread belongs.
-///
-/// # Errors
-///
 /// Fails if the thread has ended, or if this process has no descriptors left.
 pub(super) fn open_process(thread: Pid) -> Result<OwnedFd, Errno> {
     let status = fs::read_to_string(format!("/proc/{}/status", thread.as_raw_nonzero()));
@@ -274,9 +253,6 @@ pub(super) fn open_process(thread: Pid) -> Result<OwnedFd, Errno> {
 }
 
 /// Returns a duplicate of a descriptor of a thread: both are the same open description.
-///
-/// # Errors
-///
 /// Fails with `EBADF` if the thread has no such descriptor.
 pub(super) fn duplicate(thread: impl AsFd, descriptor: i32) -> Result<OwnedFd, Errno> {
     // rustix accepts no negative number.

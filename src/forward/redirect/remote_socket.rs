@@ -95,9 +95,6 @@ impl RemoteSocket {
     }
 
     /// The kernel's number of the socket, which no other socket gets.
-    ///
-    /// # Errors
-    ///
     /// Fails on a kernel older than Linux 4.12.
     pub(super) fn cookie(&self) -> Result<u64, Errno> {
         socket_cookie(&self.fd)
@@ -120,10 +117,6 @@ impl RemoteSocket {
 
     /// Begins to connect the socket to the door for `host`. The socket then connects until it is accepted at the door,
     /// or until it is given up.
-    ///
-    /// # Errors
-    ///
-    /// Fails with what the kernel reports.
     pub(super) fn begin(
         self,
         entrance: &Entrance,
@@ -150,10 +143,8 @@ impl RemoteSocket {
 
     /// Frees a socket that is bound to a device (`SO_BINDTODEVICE`): from there it does not reach a door. The tunnel
     /// has its own way to the target, so the device would have no meaning.
-    ///
-    /// # Errors
-    ///
-    /// `EPERM` without `CAP_NET_RAW`: the kernel lets only a privileged process take a socket off its device.
+    /// Fails with `EPERM` without `CAP_NET_RAW`: the kernel lets only a privileged process take a socket off its
+    /// device.
     fn leave_device(&self) -> io::Result<()> {
         let socket = SockRef::from(&self.fd);
         let device = socket.device()?;
@@ -219,10 +210,7 @@ impl ConnectingSocket {
     }
 
     /// Waits until the socket does not connect any more: it is connected, the kernel has given up, or the program has.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(super) async fn settled(&self) {
         let ready = self.fd.ready(Interest::READABLE | Interest::WRITABLE).await;
         if ready.is_err() {

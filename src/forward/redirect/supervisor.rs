@@ -73,9 +73,6 @@ impl<D: Destinations> Supervisor<D> {
     }
 
     /// Answers all calls, until the last process with the filter has ended.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future drops the connections that are being opened. From then on, every call fails with `ENOSYS`.
     pub(super) async fn run(self: Arc<Self>) {
         let mut tasks = JoinSet::new();
@@ -276,10 +273,6 @@ impl<D: Destinations> Supervisor<D> {
     }
 
     /// Answers a program that reads `SO_ERROR`: with the error of a connection that has failed, if the socket has one.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the caller cannot be examined.
     fn socket_error(&self, call: &SuspendedCall, value: u64, length: u64) -> Result<Answer, Errno> {
         if self.connects().failed.is_empty() {
             return Ok(Answer::FromKernel);

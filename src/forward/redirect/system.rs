@@ -90,9 +90,6 @@ fn set_filter(filter: &[sock_filter], flags: libc::c_ulong) -> Result<OwnedFd, E
 }
 
 /// Registers a descriptor with the runtime, to wait until it is ready.
-///
-/// # Errors
-///
 /// Fails if this process may not watch more descriptors.
 pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is open as long as it lives and always has the same number, and the `AsyncFd` owns it.
@@ -102,9 +99,6 @@ pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
 }
 
 /// Returns true if the kernel has listeners for seccomp, and their messages have the sizes that this program knows.
-///
-/// # Errors
-///
 /// Fails if the kernel has no such listeners, or if this process may not ask for them.
 pub(super) fn knows_notifications() -> Result<bool, Errno> {
     let mut sizes = libc::seccomp_notif_sizes {
@@ -131,9 +125,6 @@ pub(super) fn knows_notifications() -> Result<bool, Errno> {
 }
 
 /// Receives a notification. Blocks if none is pending.
-///
-/// # Errors
-///
 /// Fails with `ENOENT` if the caller has ended or was interrupted since.
 pub(super) fn receive(listener: BorrowedFd<'_>) -> Result<libc::seccomp_notif, Errno> {
     // The kernel accepts a structure of zeros only.
@@ -160,9 +151,6 @@ pub(super) fn receive(listener: BorrowedFd<'_>) -> Result<libc::seccomp_notif, E
 }
 
 /// Sends the answer to a notification.
-///
-/// # Errors
-///
 /// Fails with `ENOENT` if the caller has ended or was interrupted.
 pub(super) fn send(
     listener: BorrowedFd<'_>,
@@ -185,9 +173,6 @@ pub(super) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
 }
 
 /// Writes bytes to the memory of another process, where that process could write itself.
-///
-/// # Errors
-///
 /// Fails if the memory cannot be written: the pointer is wrong, the thread has ended, or this process has no
 /// permission.
 pub(super) fn write_memory(thread: Pid, place: u64, bytes: &[u8]) -> Result<(), Errno> {
@@ -236,10 +221,6 @@ pub(super) fn connect_at_once(socket: BorrowedFd<'_>) {
 
 /// Returns a flag that tells whether a terminal has sent the last signal with this number. A terminal sends its signals
 /// to all programs of its foreground group.
-///
-/// # Errors
-///
-/// Fails if no handler can be installed.
 pub(crate) fn sent_by_terminal(signal: libc::c_int) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&flag);

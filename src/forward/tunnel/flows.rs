@@ -393,13 +393,6 @@ impl TunnelHandle {
 
     /// Asks the other end for a connection over the stream with the fewest, and waits for its answer. `from` names the
     /// program that has connected.
-    ///
-    /// # Errors
-    ///
-    /// Returns why the connection cannot be made.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future gives the connection up.
     pub(crate) async fn open(
         &self,

@@ -63,13 +63,6 @@ impl Drop for SocketPath {
 
 impl ForwardListener {
     /// Starts to listen.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future closes what it has opened.
     pub(crate) async fn bind(at: &ListenAt) -> Result<Self, String> {
         let listener = match at {
@@ -99,10 +92,7 @@ impl ForwardListener {
     }
 
     /// Accepts the next connection, and returns it with the address of its program.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(super) async fn accept(&self) -> io::Result<(LocalSocket, String)> {
         std::future::poll_fn(|cx| self.poll_accept(cx)).await
     }

@@ -138,13 +138,7 @@ impl Tunnel {
     /// Carries connections over `stream`, and over those that join it, until the tunnel is
     /// [closed](TunnelHandle::close) at either end and its last connection has ended. All connections are reset if it
     /// fails.
-    ///
-    /// # Errors
-    ///
     /// Fails if a stream breaks, if the peer breaks the protocol, or if the far end cannot listen as asked.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future resets all connections.
     pub(crate) async fn run(self, stream: &mut Stream) -> Result<(), TunnelFault> {
         let Self {

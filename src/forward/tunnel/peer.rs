@@ -264,13 +264,6 @@ fn name_bytes(target: &OpenTarget) -> usize {
 
 /// Connects to a target. Looks up its name when `lookups` allow one more. A resolver that takes its time holds that and
 /// `place`, also after the future was dropped.
-///
-/// # Errors
-///
-/// Returns why the connection cannot be made.
-///
-/// # Cancel safety
-///
 /// Dropping the future closes what it has opened.
 pub(super) async fn connect(
     target: &ForwardTarget,
@@ -332,13 +325,6 @@ fn in_turns(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
 
 /// Connects to a port of this host: at `address` if this host has it, otherwise or if nothing listens there at a
 /// loopback address.
-///
-/// # Errors
-///
-/// Returns why the connection cannot be made.
-///
-/// # Cancel safety
-///
 /// Dropping the future closes what it has opened.
 pub(super) async fn connect_own(address: IpAddr, port: u16) -> Result<LocalSocket, ForwardRefusal> {
     let interfaces = if_addrs::get_if_addrs().unwrap_or_default();

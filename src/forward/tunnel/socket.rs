@@ -82,9 +82,6 @@ impl From<TcpStream> for LocalSocket {
 
 impl LocalSocket {
     /// Returns the socket as one whose readiness this runtime reports: that of the thread which reads and writes it.
-    ///
-    /// # Errors
-    ///
     /// Fails if the system does not take the socket off one runtime, or to the other. It is then closed.
     pub(super) fn moved_to(self, runtime: &Handle) -> io::Result<Self> {
         let _inside = runtime.enter();

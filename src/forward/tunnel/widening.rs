@@ -134,9 +134,6 @@ impl Widener {
     }
 
     /// Connects further streams of a near end that has asked for them, at what the far end has answered.
-    ///
-    /// # Errors
-    ///
     /// Fails if this end has not asked.
     pub(super) fn connect(
         self,

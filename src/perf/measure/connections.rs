@@ -77,10 +77,7 @@ impl StreamTerms {
     }
 
     /// Listens for all streams. A port for the other end is open when the call returns.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: dropping the future closes the port.
+    /// Cancel safe: dropping the future closes the port.
     pub(super) async fn listen(&self) -> Result<PendingStreams, TaskFault> {
         // The streams have other keys: the listener's own key opens nothing.
         let unused = EdgePlan {
@@ -133,9 +130,6 @@ impl PendingStreams {
     }
 
     /// Connects every stream once. The end that listens waits until the other end has dialed.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future closes the streams that it has connected.
     pub(super) async fn connect(&mut self) -> Result<Vec<PlacedStream>, TaskFault> {
         match self {
@@ -259,10 +253,6 @@ pub(super) struct SocketTerms {
 }
 
 /// Listens on the first free port of the range, or on any port.
-///
-/// # Errors
-///
-/// One sentence for the user.
 pub(super) fn listen_sockets(ports: Option<(u16, u16)>) -> Result<PendingSockets, TaskFault> {
     let (first, last) = ports.unwrap_or((0, 0));
     let mut opened = listen_on(first);

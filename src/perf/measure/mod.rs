@@ -56,10 +56,7 @@ enum PendingConnections {
 
 impl OpenTask {
     /// Opens this end of a task. A task that is cancelled fails soon.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: dropping the future closes what it has opened.
+    /// Cancel safe: dropping the future closes what it has opened.
     pub(crate) async fn open(
         order: TaskOrder,
         settings: &TaskSettings,
@@ -118,9 +115,6 @@ impl OpenTask {
     }
 
     /// Carries out the task with the other end.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future closes the streams of the task. Threads with sockets end when they look at the cancellation.
     pub(crate) async fn carry_out(self) -> Result<TaskResult, TaskFault> {
         let Self {

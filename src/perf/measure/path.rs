@@ -74,13 +74,7 @@ struct ArrivedSizes(Vec<u32>);
 /// Finds out which packets from the end that dials arrive at the end that listens. `control` is connected to the other
 /// end: `peer` is the other end's address, and `local` is this end's. The result of the end that dials is
 /// [`TaskResult::Path`].
-///
-/// # Errors
-///
-/// One sentence for the user. A path that delivers no packet is a result, and no error.
-///
-/// # Cancel safety
-///
+/// A path that delivers no packet is a result, and no error.
 /// Dropping the future closes its socket. The control stream is then in the middle of a message.
 pub(crate) async fn probe_path(
     end: TaskEnd,
@@ -285,19 +279,13 @@ impl PathSocket {
     }
 
     /// Sends a packet.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: the packet is sent whole or not at all.
+    /// Cancel safe: the packet is sent whole or not at all.
     async fn send(&self, payload: &[u8], peer: IpAddr, port: u16) -> io::Result<()> {
         self.0.send_to(payload, (peer, port)).await.map(drop)
     }
 
     /// Receives a datagram. Returns none if it is no packet of `peer`.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: no datagram is lost.
+    /// Cancel safe: no datagram is lost.
     async fn receive(&self, buffer: &mut [u8], peer: IpAddr) -> Option<ProbePacket> {
         match self.0.recv_from(buffer).await {
             Ok((bytes, from)) if from.ip().to_canonical() == peer => {

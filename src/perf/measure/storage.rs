@@ -33,10 +33,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// Measures a file or a directory of this host. Blocks the thread until the time of the task has passed, or
 /// `is_stopped` is set. Bytes of a new file may take longer to reach the disk.
-///
-/// # Errors
-///
-/// One sentence for the user, which names the path.
+/// The error names the path.
 pub(crate) fn measure_storage(
     task: &StorageTask,
     is_stopped: &AtomicBool,

@@ -190,10 +190,7 @@ pub(crate) struct Sample {
 
 impl Sample {
     /// Returns what two ends have shown together.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user, if the results do not belong together: bytes were lost, for example.
+    /// Fails if the results do not belong together: bytes were lost, for example.
     pub(crate) fn of(dialer: &TaskResult, listener: &TaskResult) -> Result<Self, String> {
         match (dialer, listener) {
             (TaskResult::Bandwidth(dialer), TaskResult::Bandwidth(listener)) => {
@@ -210,10 +207,7 @@ impl Sample {
     }
 
     /// Returns what a host alone has shown.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user, if the result is of another kind.
+    /// Fails if the result is of another kind.
     pub(crate) fn of_storage(result: &TaskResult) -> Result<Self, String> {
         let TaskResult::Bandwidth(result) = result else {
             return Err("the host has sent a result of another kind".to_owned());

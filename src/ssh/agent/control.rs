@@ -80,10 +80,7 @@ pub(super) struct ControlReader<R> {
 
 impl<R: AsyncRead + Unpin> ControlReader<R> {
     /// Returns the next message. Answers pings itself. Fails if the controller does not read those of the agent.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a message that was not returned is returned by the next call.
+    /// Cancel safe: a message that was not returned is returned by the next call.
     pub(super) async fn next(&mut self) -> Result<ToAgent, ControllerError> {
         loop {
             let silence = self.silence;
@@ -138,10 +135,7 @@ fn parse(frame: Option<io::Result<BytesMut>>) -> Result<ToAgent, ControllerError
 
 /// Opens the session: sends the greeting and the hello, and receives the controller's greeting and its order. With a
 /// `read_limit`, a controller that reads nothing for so long counts as lost.
-///
-/// # Errors
-///
-/// If the order cannot be decoded, or does not arrive within `limit`.
+/// Fails if the order cannot be decoded, or does not arrive within `limit`.
 pub(super) async fn open<R, W>(
     mut input: R,
     mut output: W,

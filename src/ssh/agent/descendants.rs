@@ -47,10 +47,7 @@ const ROUND: Duration = Duration::from_millis(10);
 
 /// Ends every descendant of this process: with SIGTERM, and after one second with SIGKILL. Another thread must reap
 /// them at the same time, and send to `ended` or drop its sender when none is left.
-///
-/// # Errors
-///
-/// The names of the processes that could not be killed, for a message.
+/// The error is the names of the processes that could not be killed.
 pub(super) fn end_all(ended: &Receiver<()>) -> Result<(), Vec<String>> {
     let is_over = |limit| !matches!(ended.recv_timeout(limit), Err(RecvTimeoutError::Timeout));
     signal_all(Signal::TERM, false);

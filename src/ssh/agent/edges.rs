@@ -74,10 +74,7 @@ impl EdgeRoutes {
 impl PendingEdges {
     /// Starts a thread, which holds `threads`, and parses the key for each edge of `order`, which `acceptance` accepts.
     /// Removes the edges, with their keys, from the order.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if the order names an edge twice, a key is invalid or a thread cannot be started.
+    /// Fails if the order names an edge twice, a key is invalid or a thread cannot be started.
     pub(super) fn prepare(
         order: &mut Order,
         acceptance: &EdgeAcceptance,
@@ -128,10 +125,7 @@ impl PendingEdges {
 
     /// Waits until all edges are connected or left out. If the work fails before that, closes those that are connected
     /// with the reason, and returns none.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future also drops the edges that are connected already.
+    /// Dropping the future drops the edges that are connected already.
     pub(super) async fn establish(self, context: &JobContext) -> Option<ConnectedEdges> {
         let acceptance = &self.acceptance;
         let establish = |(id, edge): (EdgeId, PendingEdge)| async move {
@@ -276,14 +270,7 @@ pub(super) enum EdgeRequest {
 /// runtime.
 ///
 /// The caller reports the connection, when it has the stream: what the controller sends after that report finds it.
-///
-/// # Errors
-///
-/// One sentence for the user. If no address can be reached, this reports that to the controller and waits for its
-/// next request.
-///
-/// # Cancel safety
-///
+/// If no address can be reached, this reports that to the controller and waits for its next request.
 /// Dropping the future closes what it has opened.
 pub(super) async fn establish(
     id: EdgeId,
@@ -385,10 +372,6 @@ impl EdgeAcceptance {
     }
 
     /// Starts to listen for an edge.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     pub(super) async fn open(&self, plan: &EdgePlan) -> Result<EdgeAcceptor, String> {
         match self {
             Self::OwnListeners => Ok(EdgeAcceptor::Own(plan.listen().await?)),
@@ -403,10 +386,6 @@ impl EdgeAcceptance {
     }
 
     /// Checks that the agent may connect to an address that the controller gives to it.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     pub(super) fn check_dial(&self) -> Result<(), String> {
         match self {
             Self::OwnListeners => Ok(()),
@@ -439,10 +418,7 @@ impl EdgeAcceptor {
     }
 
     /// Accepts the edge.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a stream that was not returned is returned by the next call.
+    /// Cancel safe: a stream that was not returned is returned by the next call.
     pub(super) async fn accept(&mut self) -> Result<Stream, Error> {
         match self {
             Self::Own(listener) => listener.accept_or_mismatch().await,
@@ -531,10 +507,6 @@ impl ConnectedEdge {
     }
 
     /// Waits for `event`. Fails earlier if the stream breaks, the peer stops reading, or the order fails.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of `event`.
     pub(super) async fn until<T>(&self, event: impl Future<Output = T>) -> Result<T, EarlyEnd> {
         let watch = self.stream.watch();
         unless_failed(&self.first_fault, carry::unless_interrupted(&watch, event)).await
@@ -572,10 +544,7 @@ impl ConnectedEdge {
 }
 
 /// Waits for `work`. Fails with [`EarlyEnd::Elsewhere`] if another part of the order fails first.
-///
-/// # Cancel safety
-///
-/// That of `work`, which is dropped when the order fails.
+/// `work` is dropped when the order fails.
 async fn unless_failed<T, E: Into<EarlyEnd>>(
     first_fault: &FirstFault,
     work: impl Future<Output = Result<T, E>>,
@@ -672,10 +641,6 @@ impl<'a> Metered<'a> {
 
 impl AsyncRead for Metered<'_> {
     /// Forwards to the stream without counting: the pump reads through [`AsyncBufRead`].
-    ///
-    /// # Cancel safety
-    ///
-    /// That of the stream.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -687,10 +652,6 @@ impl AsyncRead for Metered<'_> {
 
 impl AsyncBufRead for Metered<'_> {
     /// Forwards to the stream, and counts the time for which it makes the stage wait.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of the stream.
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let Self { stream, clock, .. } = self.get_mut();
         clock.watch(Pin::new(&mut **stream).poll_fill_buf(cx))

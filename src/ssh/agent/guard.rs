@@ -101,10 +101,6 @@ fn watch(worker: &mut Command) -> io::Result<Status> {
 }
 
 /// Opens `/dev/null`.
-///
-/// # Errors
-///
-/// Fails with the name of the file.
 pub(super) fn null() -> io::Result<File> {
     let null = File::options().read(true).write(true).open("/dev/null");
     null.map_err(|error| io::Error::new(error.kind(), format!("cannot open /dev/null: {error}")))
@@ -189,10 +185,6 @@ impl Keeper {
     }
 
     /// Carries out the worker's requests on a thread of its own, until this process exits.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the system cannot start a thread.
     pub(super) fn serve(mut self, worker: Pid) -> io::Result<()> {
         let serve = move || {
             // All of `self` moves to this thread, with the ends that the worker has not opened yet.

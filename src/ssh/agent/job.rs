@@ -196,9 +196,6 @@ pub(crate) trait Applications {
 
     /// Moves the bytes of a relay's connections over `input` and `output`, in the frames of two relays, until `input`
     /// ends.
-    ///
-    /// # Errors
-    ///
     /// Fails if the session breaks, or the other relay is silent or breaks the protocol.
     fn relay<R, W>(
         end: RelayEnd,
@@ -214,17 +211,11 @@ pub(crate) trait Applications {
 pub(crate) trait Job: Sized {
     /// Decodes and checks the application's part of an order. `edges` are the edges of the order; none is connected
     /// yet.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if the order is invalid.
+    /// Fails if the order is invalid.
     fn prepare(context: &JobContext, order: &Payload, edges: &OrderedEdges)
     -> Result<Self, String>;
 
     /// Does the work. Returns when all of its processes have exited and every edge is closed.
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future may leave processes running. The guard kills them after the worker has exited.
     async fn run(&mut self, edges: ConnectedEdges, messages: Messages);
 
@@ -287,9 +278,6 @@ struct MessageSender {
 
 impl MessageSender {
     /// Queues a message. An application that has ended receives no more messages.
-    ///
-    /// # Errors
-    ///
     /// Fails with a sentence if the application has not read earlier messages within [`UNREAD_LIMIT`].
     async fn send(&self, message: Payload) -> Result<(), &'static str> {
         let kib = u32::try_from(message.len() / 1024 + 1).unwrap_or(u32::MAX);
@@ -313,10 +301,7 @@ pub(crate) struct Messages(mpsc::UnboundedReceiver<(Payload, OwnedSemaphorePermi
 
 impl Messages {
     /// Returns the next message; none if the session has ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a message that was not returned is returned by the next call.
+    /// Cancel safe: a message that was not returned is returned by the next call.
     pub(crate) async fn recv(&mut self) -> Option<Payload> {
         self.0.recv().await.map(|(message, _)| message)
     }
@@ -364,10 +349,7 @@ pub(crate) struct OrderedEdge {
 
 impl OrderedEdges {
     /// Returns the counts of an edge that the application uses in this direction.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if there is no such edge or if its direction is another.
+    /// Fails if there is no such edge or if its direction is another.
     pub(crate) fn meter(&self, id: EdgeId, direction: Direction) -> Result<Arc<Meter>, String> {
         match self.0.get(&id) {
             Some(edge) if edge.direction == direction => Ok(Arc::clone(&edge.meter)),
@@ -377,10 +359,7 @@ impl OrderedEdges {
     }
 
     /// Returns how an edge is connected, with its key.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if there is no such edge.
+    /// Fails if there is no such edge.
     pub(crate) fn plan(&self, id: EdgeId) -> Result<EdgePlan, String> {
         let edge = self.0.get(&id);
         let plan = edge.map(|edge| edge.plan.clone());
@@ -452,10 +431,7 @@ impl FirstFault {
     }
 
     /// Waits until a failure is recorded.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(crate) async fn failed(&self) {
         self.failed.cancelled().await;
     }

@@ -173,10 +173,6 @@ const SIGTERM: u8 = 15;
 ///
 /// SIGINT and SIGHUP stay ignored if they were ignored at the start, for the worker and for its command: `nohup` and a
 /// shell's `&` ignore them, and a handler would give the command their default.
-///
-/// # Errors
-///
-/// When no handler can be installed.
 fn watch(first_fault: &Arc<FirstFault>) -> io::Result<SharedExitCode> {
     let exit = SharedExitCode::default();
     for number in SIGNALS {

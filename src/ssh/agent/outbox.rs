@@ -156,10 +156,7 @@ impl Outbox {
 
     /// Waits until the queue has room for messages that can wait. Does not wait any more when the work or the session
     /// ends.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(crate) async fn room(&self) {
         loop {
             let mut drained = std::pin::pin!(self.0.drained.notified());
@@ -182,10 +179,7 @@ impl Outbox {
     }
 
     /// Waits until messages cannot be sent any more, and returns the reason.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe, and the reason is returned once.
+    /// Cancel safe, and the reason is returned once.
     pub(super) async fn failed(&self) -> ControllerError {
         self.0.ended.cancelled().await;
         let error = self.queue().error.take();

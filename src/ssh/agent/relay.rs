@@ -38,10 +38,6 @@ pub(crate) enum RelayPort {
 
 impl RelayEnd {
     /// Opens the end that the order asks for. Returns it with its port.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     async fn open(order: &Payload) -> Result<(Self, u16), String> {
         let RelayOrder { connect, timeout } = order
             .decode()
@@ -60,9 +56,6 @@ impl RelayEnd {
 }
 
 /// Carries out the order of a relay. `output` is the session's, for what follows after the messages in the outbox.
-///
-/// # Errors
-///
 /// Fails if the session breaks, or the other relay is silent.
 pub(super) async fn carry<A: Applications, R, W>(
     order: &Payload,

@@ -57,13 +57,7 @@ impl ClientSession {
     /// Receives the client's order, waits for a `place`, carries the order out, and reports to the client. `admit`
     /// checks the order, and `prepare` makes its job. Returns the report when no thread of the job is left: the place
     /// is taken until then.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the log, if the session ends before its order is carried out.
-    ///
-    /// # Cancel safety
-    ///
+    /// Fails if the session ends before its order is carried out.
     /// Not cancel safe: dropping the future may leave threads of the job running.
     pub(crate) async fn serve<J: Job, P>(
         self,

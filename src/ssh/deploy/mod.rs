@@ -48,10 +48,6 @@ pub(crate) struct Program {
 
 impl Program {
     /// Returns the executable of this program, which is read once: tens of milliseconds, mostly while ssh connects.
-    ///
-    /// # Errors
-    ///
-    /// One sentence for the user.
     pub(crate) fn own() -> Result<&'static Self, &'static str> {
         static OWN: OnceLock<Result<Program, String>> = OnceLock::new();
         let open = || {
@@ -87,9 +83,6 @@ impl Program {
     }
 
     /// Returns the bytes of the executable from `offset`, at most 256 KiB; none at its end.
-    ///
-    /// # Errors
-    ///
     /// Fails if the file cannot be read, or has become shorter.
     pub(crate) fn piece(&self, offset: u64) -> io::Result<Vec<u8>> {
         let left = usize::try_from(self.bytes - offset).unwrap_or(PIECE_BYTES);

@@ -121,10 +121,6 @@ impl Relay {
 }
 
 /// Returns the order of one end.
-///
-/// # Errors
-///
-/// Never: the order has a few bytes.
 fn order(connect: Option<u16>, timeout: Duration) -> Result<Order, PayloadError> {
     let payload = Payload::encode(&RelayOrder { connect, timeout })?;
     Ok(Order {

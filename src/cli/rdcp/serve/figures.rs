@@ -233,9 +233,6 @@ impl CopyTotals {
     /// collector reads files whose name ends with `.prom`.
     ///
     /// Blocks, for as long as the file system takes to write a small file.
-    ///
-    /// # Errors
-    ///
     /// Fails if the directory cannot be written, or if `path` is something other than a regular file. The old file is
     /// then unchanged.
     pub(super) fn write_metrics(&self, path: &Path) -> io::Result<()> {

@@ -40,10 +40,7 @@ pub(super) struct CopyPools {
 
 impl CopyPools {
     /// Divides `memory` bytes between `clients` copies of at most `lanes` lanes.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user if the memory is too small.
+    /// Fails if the memory is too small.
     pub(super) fn divide(
         memory: u64,
         clients: u16,

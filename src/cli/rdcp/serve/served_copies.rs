@@ -63,10 +63,6 @@ pub(super) struct ServedCopies {
 impl ServedCopies {
     /// Checks that a client whose line allows `line` may have its order carried out, and returns the side of the copy that
     /// the server is.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the client.
     pub(super) fn admit(&self, line: Access, order: &Order) -> Result<ServedSide, String> {
         let Work::Copy(payload) = &order.work else {
             return Err("this server only copies files".to_owned());
@@ -140,10 +136,6 @@ impl ServedCopies {
     }
 
     /// Makes the job of an order that [`admit`](Self::admit) has checked.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the client.
     pub(super) fn prepare(
         &self,
         client: OrderingClient<'_>,

@@ -98,10 +98,6 @@ pub(super) struct VerbsEndpoint {
 
 impl VerbsEndpoint {
     /// Opens the device, and makes a queue pair. Blocks the thread.
-    ///
-    /// # Errors
-    ///
-    /// What failed, with the name of the device.
     pub(super) fn open(plan: EndpointPlan) -> Result<Self, String> {
         let device = &plan.port.device;
         let failed = |what: &str| {
@@ -157,10 +153,7 @@ impl VerbsEndpoint {
     }
 
     /// Returns what the other end has to know.
-    ///
-    /// # Errors
-    ///
-    /// The device has no such port or address.
+    /// Fails if the device has no such port or address.
     pub(super) fn facts(&self) -> Result<EndpointFacts, String> {
         let VerbsPort {
             device,
@@ -190,10 +183,7 @@ impl VerbsEndpoint {
     }
 
     /// Connects to the queue pair of the other end.
-    ///
-    /// # Errors
-    ///
-    /// The two ends do not match.
+    /// Fails if the two ends do not match.
     pub(super) fn connect(&mut self, theirs: &EndpointFacts) -> Result<(), String> {
         self.config.receive_psn = theirs.psn;
         self.peer = theirs.region;
@@ -207,10 +197,6 @@ impl VerbsEndpoint {
     }
 
     /// Posts an operation of `bytes`. Every operation needs room: see [`has_room`](Self::has_room).
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
     pub(super) fn post(
         &mut self,
         verb: Verb,
@@ -238,10 +224,6 @@ impl VerbsEndpoint {
     }
 
     /// Posts a receive for a SEND of at most `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
     pub(super) fn post_receive(&mut self, bytes: u32) -> Result<(), String> {
         let range = self.half..self.half + bytes as usize;
         let posted = self.pair.post_receive(0, &range);
@@ -265,10 +247,7 @@ impl VerbsEndpoint {
 
     /// Looks once for a completion, and if there is none, waits a moment as the plan says. Returns the number of bytes
     /// if there is one, which for sends has no meaning.
-    ///
-    /// # Errors
-    ///
-    /// The operation has failed, or `patience` has ended.
+    /// Fails if the operation does, or if `patience` ends.
     pub(super) fn next(
         &mut self,
         side: CompletionSide,
@@ -300,10 +279,7 @@ impl VerbsEndpoint {
     }
 
     /// Waits for a completion. Returns the number of bytes, which for sends has no meaning.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`next`](Self::next).
+    /// Fails as [`next`](Self::next) does.
     pub(super) fn wait(
         &mut self,
         side: CompletionSide,
@@ -348,10 +324,7 @@ impl VerbsEndpoint {
 
     /// Waits until a byte that the peer writes is one of `wanted`, and returns it. Polls memory, not the completion
     /// queue.
-    ///
-    /// # Errors
-    ///
-    /// An own operation has failed, or `patience` has ended.
+    /// Fails if an own operation does, or if `patience` ends.
     pub(super) fn wait_byte(
         &mut self,
         at: u32,
@@ -381,10 +354,7 @@ impl VerbsEndpoint {
     }
 
     /// Compares the first `bytes` that have arrived with those that the other end sends.
-    ///
-    /// # Errors
-    ///
-    /// The first byte that differs.
+    /// The error names the first byte that differs.
     pub(super) fn check_arrived(&self, bytes: u32) -> Result<(), String> {
         let mut arrived = vec![0; bytes as usize];
         self.pair.read(self.half, &mut arrived);

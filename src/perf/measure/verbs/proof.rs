@@ -56,14 +56,8 @@ type MessageTime = Result<u64, String>;
 
 /// Sends messages over the pairs of RDMA ports that may work, as one of two ends that are connected by `control`. Both
 /// ends call it. A pair that does not work does not end it.
-///
-/// # Errors
-///
-/// One sentence: an end has no ports that may be used, no pair may work, or the ends lost their connection.
-///
-/// # Cancel safety
-///
-/// Ends the proof at both ends, if `control` is closed as well.
+/// Fails if an end has no ports that may be used, no pair may work, or the ends lost their connection.
+/// Dropping the future ends the proof at both ends, if `control` is closed as well.
 pub(crate) async fn prove_ports(
     end: TaskEnd,
     config: &RdmaConfig,

@@ -38,14 +38,7 @@ pub(super) struct Finished<T> {
 
 /// Makes an endpoint at each end, posts `receives` receives of as many bytes as the longest operation has, and connects
 /// the two. Both ends are ready afterwards.
-///
-/// # Errors
-///
-/// What failed, at which end.
-///
-/// # Cancel safety
-///
-/// None: the connection is of no use afterwards.
+/// The connection is of no use after the future was dropped.
 pub(super) async fn connect(
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     plan: EndpointPlan,
@@ -73,14 +66,7 @@ pub(super) async fn connect(
 
 /// Runs `work` on a thread of its own, and tells the other end the number that it returns. If the other end finishes
 /// first, `work` finds its number in the signal. If the other end fails, `work` is stopped.
-///
-/// # Errors
-///
-/// What failed, at which end.
-///
-/// # Cancel safety
-///
-/// Stops `work`. The connection is of no use afterwards.
+/// Dropping the future stops `work`. The connection is of no use afterwards.
 pub(super) async fn run<T: Send + 'static>(
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     mut endpoint: VerbsEndpoint,
@@ -134,14 +120,8 @@ pub(super) async fn run<T: Send + 'static>(
 }
 
 /// Waits until the other end has finished, which takes at most `limit` by itself.
-///
-/// # Errors
-///
-/// The other end has failed, or does not finish.
-///
-/// # Cancel safety
-///
-/// None: the connection is of no use afterwards.
+/// Fails if the other end has failed, or does not finish.
+/// The connection is of no use after the future was dropped.
 pub(super) async fn serve(
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     limit: Duration,
@@ -197,10 +177,6 @@ impl RunSignal {
     }
 
     /// Checks whether the measurement may go on. A loop whose waits all end at once calls it by itself.
-    ///
-    /// # Errors
-    ///
-    /// The measurement was stopped.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err("the measurement was stopped".to_owned());
@@ -239,10 +215,6 @@ impl<'a> Patience<'a> {
 
     /// Counts a poll that found nothing. Returns true if it was time for a [`check`](Self::check), and for other checks
     /// that take longer than a poll.
-    ///
-    /// # Errors
-    ///
-    /// Those of `check`.
     pub(super) fn has_polled(&mut self) -> Result<bool, String> {
         self.polls += 1;
         if self.polls < POLLS {
@@ -256,10 +228,7 @@ impl<'a> Patience<'a> {
     }
 
     /// Checks whether the wait may go on.
-    ///
-    /// # Errors
-    ///
-    /// The measurement was stopped, or nothing has come for too long.
+    /// Fails if the measurement was stopped, or nothing has come for too long.
     pub(super) fn check(&mut self) -> Result<(), String> {
         self.signal.check()?;
         let now = Instant::now();
@@ -280,14 +249,8 @@ pub(super) const STEP_LIMIT: Duration = Duration::from_secs(30);
 
 /// Sends what this end has or why it has failed, receives the same from the other end, and returns what the other end
 /// has.
-///
-/// # Errors
-///
-/// The reason why this end has failed, why the other end has failed, or a fault of the connection.
-///
-/// # Cancel safety
-///
-/// None: the connection is of no use afterwards.
+/// The error is the reason why one of the ends has failed, or a fault of the connection.
+/// The connection is of no use after the future was dropped.
 pub(super) async fn exchange<T: Serialize + DeserializeOwned>(
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ours: Result<T, String>,
@@ -298,14 +261,7 @@ pub(super) async fn exchange<T: Serialize + DeserializeOwned>(
 }
 
 /// Sends a message, and receives one of the same type.
-///
-/// # Errors
-///
-/// A fault of the connection.
-///
-/// # Cancel safety
-///
-/// None: the connection is of no use afterwards.
+/// The connection is of no use after the future was dropped.
 pub(super) async fn swap<T: Serialize + DeserializeOwned>(
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ours: &T,
@@ -320,14 +276,7 @@ pub(super) fn of_other_end(text: &str) -> String {
 }
 
 /// Limits the time of [`receive`].
-///
-/// # Errors
-///
-/// A fault of the connection, or the time has passed.
-///
-/// # Cancel safety
-///
-/// That of `message`.
+/// Fails if the connection does, or if the time has passed.
 pub(super) async fn within<T>(
     limit: Duration,
     message: impl Future<Output = Result<T, String>>,
@@ -340,14 +289,7 @@ pub(super) async fn within<T>(
 }
 
 /// Sends a message.
-///
-/// # Errors
-///
-/// A fault of the connection.
-///
-/// # Cancel safety
-///
-/// None: the connection is of no use afterwards.
+/// The connection is of no use after the future was dropped.
 pub(super) async fn send(
     control: &mut (impl AsyncWrite + Unpin),
     message: &impl Serialize,
@@ -367,14 +309,7 @@ pub(super) async fn send(
 }
 
 /// Receives a message.
-///
-/// # Errors
-///
-/// A fault of the connection, or of the message.
-///
-/// # Cancel safety
-///
-/// None: the connection is of no use afterwards.
+/// The connection is of no use after the future was dropped.
 pub(super) async fn receive<T: DeserializeOwned>(
     control: &mut (impl AsyncRead + Unpin),
 ) -> Result<T, String> {

@@ -34,14 +34,8 @@ use crate::{
 const LEAST_RECEIVES: u32 = 128;
 
 /// Measures with verbs, as one of two ends that are connected by `control`. Both ends call it with the same task.
-///
-/// # Errors
-///
-/// One sentence: what failed, on which device, and if it was not this end, that it was the other one.
-///
-/// # Cancel safety
-///
-/// Ends the measurement at both ends, if `control` is closed as well.
+/// The error says what failed, on which device, and if it was not this end, that it was the other one.
+/// Dropping the future ends the measurement at both ends, if `control` is closed as well.
 pub(crate) async fn measure_verbs(
     end: TaskEnd,
     task: &VerbsTask,
@@ -174,10 +168,7 @@ fn marked_bytes(task: &VerbsTask) -> u32 {
 }
 
 /// Posts operations until the time has passed, and waits until all are complete. Blocks the thread.
-///
-/// # Errors
-///
-/// An operation has failed, none has completed for too long, or `signal` stops the measurement.
+/// Fails if an operation does, if none completes for too long, or if `signal` stops the measurement.
 pub(super) fn post_operations(
     endpoint: &mut VerbsEndpoint,
     task: &VerbsTask,
@@ -215,10 +206,7 @@ pub(super) fn post_operations(
 }
 
 /// Receives SENDs until the other end has told their number and all have arrived. Blocks the thread.
-///
-/// # Errors
-///
-/// A receive has failed, none has completed for too long, or `signal` stops the measurement.
+/// Fails if a receive does, if none completes for too long, or if `signal` stops the measurement.
 pub(super) fn receive_sends(
     endpoint: &mut VerbsEndpoint,
     task: &VerbsTask,
@@ -305,10 +293,7 @@ const LAST: u8 = 0x80;
 pub(super) const RECEIVES: u32 = 4;
 
 /// Sends messages and waits for their answers until the time has passed. Blocks the thread.
-///
-/// # Errors
-///
-/// An operation has failed, no answer has arrived for too long, or `signal` stops the measurement.
+/// Fails if an operation does, if no answer arrives for too long, or if `signal` stops the measurement.
 pub(super) fn play(
     endpoint: &mut VerbsEndpoint,
     task: &VerbsTask,
@@ -349,10 +334,7 @@ pub(super) fn play(
 }
 
 /// Answers messages until the last one. Blocks the thread.
-///
-/// # Errors
-///
-/// An operation has failed, no message has arrived for too long, or `signal` stops the measurement.
+/// Fails if an operation does, if no message arrives for too long, or if `signal` stops the measurement.
 pub(super) fn answer(
     endpoint: &mut VerbsEndpoint,
     task: &VerbsTask,

@@ -383,10 +383,7 @@ pub(super) struct Stdin {
 impl ProcessTree {
     /// Runs `command` in the user's login shell, in a process group of its own. The shell's name for itself is its file
     /// name, as sshd calls it. It inherits this process's stderr. Its stdin is a pipe, or as `empty` says.
-    ///
-    /// # Errors
-    ///
-    /// A sentence for the user, if the shell cannot be started.
+    /// Fails if the shell cannot be started.
     pub(super) fn spawn(
         command: &[u8],
         empty: Option<EmptyStdin>,
@@ -453,22 +450,13 @@ impl ProcessTree {
     }
 
     /// Waits for the next ending. Returns none after [`ProcessEvent::All`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
+    /// Cancel safe.
     pub(super) async fn next(&mut self) -> Option<ProcessEvent> {
         self.endings.recv().await
     }
 
     /// Ends all processes of the tree, within 3 s. A second call does nothing.
-    ///
-    /// # Errors
-    ///
-    /// The names of the processes that could not be killed.
-    ///
-    /// # Cancel safety
-    ///
+    /// The error is the names of the processes that could not be killed.
     /// Dropping the future does not stop the killing, and loses its result.
     pub(super) async fn kill(&mut self) -> Result<(), Vec<String>> {
         let Some(ended) = self.ended.take() else {

@@ -390,13 +390,6 @@ pub(super) struct Append {
 
 impl Append {
     /// Opens the file, and creates it if it is missing. For a FIFO, waits until it has a reader.
-    ///
-    /// # Errors
-    ///
-    /// Those of open(2).
-    ///
-    /// # Cancel safety
-    ///
     /// Dropping the future may leave an empty file behind.
     pub(super) async fn open(path: &Path) -> io::Result<Self> {
         let file = File::from(open_in_place(path, OFlags::APPEND | OFlags::CREATE).await?);
@@ -420,13 +413,6 @@ impl Append {
     }
 
     /// Closes the file, after an fsync if requested.
-    ///
-    /// # Errors
-    ///
-    /// Those of fsync(2) and close(2).
-    ///
-    /// # Cancel safety
-    ///
     /// Not cancel safe: after the future is dropped the close goes on, and its result is lost.
     pub(super) async fn commit(self, fsync: bool) -> io::Result<()> {
         self.sink.close(fsync).await
@@ -443,14 +429,8 @@ pub(super) enum OutputFile {
 
 impl OutputFile {
     /// Opens the file: for `>>` if `append` is true, else for `>`.
-    ///
-    /// # Errors
-    ///
-    /// Those of open(2), and that of [`refuse_own_descriptor`].
-    ///
-    /// # Cancel safety
-    ///
-    /// That of [`OutputTarget::create`]. For `>>`, dropping the future may leave an empty file behind.
+    /// Fails as open(2) and [`refuse_own_descriptor`] do.
+    /// Cancelling is as with [`OutputTarget::create`]; for `>>`, it may leave an empty file behind.
     pub(super) async fn open(path: &Path, append: bool) -> io::Result<Self> {
         refuse_own_descriptor(path)?;
         if append {
@@ -489,13 +469,7 @@ impl OutputFile {
     }
 
     /// Closes the file, and gives it its name.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`OutputTarget::commit`].
-    ///
-    /// # Cancel safety
-    ///
+    /// Fails as [`OutputTarget::commit`] does.
     /// Not cancel safe: after the future is dropped the commit goes on, and its result is lost.
     pub(super) async fn commit(self, fsync: bool) -> io::Result<()> {
         match self {
@@ -524,10 +498,6 @@ const MOST_LINKS: usize = 40;
 /// Fails if `path` leads to a descriptor of this agent, as `/dev/stdout` does. The agent's standard streams are its
 /// session with the controller and not the pipeline's, so bytes that are written there would be lost. A descriptor that
 /// the agent has inherited, as one of the shell's `<(...)`, is allowed.
-///
-/// # Errors
-///
-/// Fails with the reason for the user.
 pub(super) fn refuse_own_descriptor(path: &Path) -> io::Result<()> {
     match own_descriptor(path) {
         Some(number) if number <= 2 || !is_inherited(number) => Err(io::Error::other(
