@@ -64,7 +64,6 @@ pub(crate) struct StreamOptions {
     #[arg(long, value_name = "SECS", value_parser = duration)]
     pub(crate) timeout: Option<Duration>,
 
-    /// The options for RDMA.
     #[command(flatten)]
     pub(crate) rdma: RdmaOptions,
 }
@@ -75,7 +74,6 @@ impl StreamOptions {
         self.timeout.unwrap_or(StreamConfig::default().timeout)
     }
 
-    /// Returns the configuration of a stream in this direction with these options.
     #[must_use]
     pub(crate) fn config(&self, direction: Direction) -> StreamConfig {
         let default = StreamConfig::default();

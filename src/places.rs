@@ -50,7 +50,6 @@ pub(crate) struct SharedPlaces(Arc<Mutex<PlacesState>>);
 #[derive(Debug)]
 struct PlacesState {
     share: Share,
-    /// The number of places that are taken.
     taken: usize,
     /// The number of places that each key has; no key without one.
     held: HashMap<KeyId, usize>,
@@ -80,7 +79,6 @@ impl SharedPlaces {
         })))
     }
 
-    /// Returns the places of one key.
     pub(crate) fn of(&self, key: KeyId) -> Places {
         let all = self.clone();
         Places { all, key }

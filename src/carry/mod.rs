@@ -85,7 +85,6 @@ pub(crate) struct Railed<'a> {
 
 /// Who is told how a stream, or the rails of one, get on.
 pub(crate) trait Observer: Send + Sync {
-    /// So many bytes were moved.
     fn moved(&self, bytes: usize);
 
     /// The stream, or its first rail, makes its user wait from now on.
@@ -138,7 +137,6 @@ impl Drop for WaitClock {
     }
 }
 
-/// The source of a stream.
 pub(crate) trait StreamSource: AsyncRead + Unpin {
     /// Returns true if the source is a regular file.
     fn is_regular_file(&self) -> bool;
@@ -159,7 +157,6 @@ impl StreamSource for Source {
     }
 }
 
-/// The sink of a stream.
 pub(crate) trait StreamSink: AsyncWrite + Unpin {
     /// Returns a writer for several threads, if the order of the bytes does not matter.
     fn positioned(&self) -> Option<PositionedWriter> {

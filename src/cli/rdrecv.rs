@@ -169,7 +169,6 @@ pub(crate) struct RdrecvArgs {
     #[arg(value_name = "PORT")]
     pub(crate) port: u16,
 
-    /// The options for the key: KEY and `--key-file`.
     #[command(flatten)]
     pub(crate) key: KeyOptions,
 
@@ -189,15 +188,12 @@ pub(crate) struct RdrecvArgs {
     #[arg(long)]
     pub(crate) fsync: bool,
 
-    /// The options for the stream.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// The options for the flow of the bytes.
     #[command(flatten)]
     pub(crate) flow: FlowOptions,
 
-    /// The options for messages.
     #[command(flatten)]
     pub(crate) messages: MessageOptions,
 }

@@ -111,7 +111,6 @@ pub(crate) struct RdsendArgs {
     #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
-    /// The options for the key: KEY and `--key-file`.
     #[command(flatten)]
     pub(crate) key: KeyOptions,
 
@@ -127,15 +126,12 @@ pub(crate) struct RdsendArgs {
     #[arg(long, value_name = "SECS", value_parser = options::duration)]
     pub(crate) connect_timeout: Option<Duration>,
 
-    /// The options for the stream.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// The options for the flow of the bytes.
     #[command(flatten)]
     pub(crate) flow: FlowOptions,
 
-    /// The options for messages.
     #[command(flatten)]
     pub(crate) messages: MessageOptions,
 }

@@ -8,10 +8,8 @@
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-/// The bytes of a digest.
 pub(crate) const BLOCK_DIGEST_BYTES: usize = 16;
 
-/// The key of the digests of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DigestKey([u8; 32]);
 
@@ -39,7 +37,6 @@ impl BlockDigest {
         self.0.update(bytes);
     }
 
-    /// Returns the digest.
     pub(crate) fn finish(self) -> [u8; BLOCK_DIGEST_BYTES] {
         let digest = self.0.finish();
         let mut part = [0; BLOCK_DIGEST_BYTES];

@@ -29,7 +29,6 @@ pub(crate) struct ListBudget {
 }
 
 impl ListBudget {
-    /// Returns the budget of an agent.
     pub(crate) fn of_agent() -> Self {
         Self {
             most: AGENT_BYTES,
@@ -69,7 +68,6 @@ impl ListBudget {
         self.take_up_to(self.most / 2, bytes)
     }
 
-    /// Gives back bytes that were taken.
     pub(crate) fn give_back(&self, bytes: usize) {
         let next = |used: usize| Some(used.saturating_sub(bytes));
         let _ = self

@@ -70,25 +70,20 @@ impl Timestamp {
     }
 }
 
-/// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EntryKind {
     /// A plain file.
     File,
-    /// A directory.
     Directory,
     /// A symbolic link.
     Symlink,
-    /// A FIFO.
     Fifo,
     /// A socket, which is made without a listener.
     Socket,
-    /// A character device with this number.
     CharacterDevice {
         /// The number, as stat(2) has it in `st_rdev`.
         device: u64,
     },
-    /// A block device with this number.
     BlockDevice {
         /// The number, as stat(2) has it in `st_rdev`.
         device: u64,

@@ -42,7 +42,6 @@ pub(crate) enum CopyRole {
         path: Vec<u8>,
         /// What arrives there, from this source and others together.
         sources: CopiedSources,
-        /// Which part of the run this copy is.
         part: RunPart,
     },
 }
@@ -140,7 +139,6 @@ impl KeptRights {
 /// What happens to a file that the destination has already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ExistingFiles {
-    /// It is replaced.
     #[default]
     Replace,
     /// `--no-clobber`: it is kept.
@@ -163,7 +161,6 @@ pub(crate) enum DigestKind {
 /// One `--exclude` or `--include`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FilterRule {
-    /// True for `--include`.
     pub(crate) include: bool,
     /// A pattern with the rules of gitignore.
     pub(crate) pattern: String,
@@ -395,9 +392,7 @@ fn line(rule: &FilterRule) -> String {
 
 /// The digest of a file, as its bytes arrive in order.
 pub(crate) enum FileDigest {
-    /// XXH64.
     Xxh64(XxHash64),
-    /// SHA-256.
     Sha256(Sha256),
 }
 

@@ -38,7 +38,6 @@ pub(crate) struct RelativePath(Vec<u8>);
 pub(crate) struct InvalidName;
 
 impl EntryName {
-    /// Returns the bytes of the name.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -101,7 +100,6 @@ impl RelativePath {
         Self(parts.join(&b'/'))
     }
 
-    /// Returns the path of the first `count` names.
     pub(crate) fn first_names(&self, count: usize) -> Self {
         let parts: Vec<&[u8]> = self.names().take(count).collect();
         Self(parts.join(&b'/'))

@@ -37,7 +37,6 @@ pub(crate) enum FromSource {
     /// Asks which of these entries of a folder are wanted. Sent only if an option needs the answer: `--no-clobber`,
     /// `--update`, `--skip-same`, `--resume`, `--dry-run`. At most a few are unanswered at a time.
     Ask {
-        /// The folder.
         folder: RelativePath,
         /// At most [`MAX_ENTRIES`] entries of it, directories left out.
         #[serde(deserialize_with = "at_most::<MAX_ENTRIES, _, _>")]
@@ -46,7 +45,6 @@ pub(crate) enum FromSource {
     /// With `--delete`: the names of all entries that the source has in a folder. What else the destination has there
     /// is removed. Not sent for a folder that could not be read to its end.
     Names {
-        /// The folder.
         folder: RelativePath,
         /// At most [`MAX_ENTRIES`] names.
         #[serde(deserialize_with = "at_most::<MAX_ENTRIES, _, _>")]
@@ -79,7 +77,6 @@ pub(crate) enum FromSource {
 pub(crate) struct AskedEntry {
     /// The name in the folder.
     pub(crate) name: EntryName,
-    /// What the entry is.
     pub(crate) kind: EntryKind,
     /// The size of a file.
     pub(crate) size: u64,
@@ -132,7 +129,6 @@ pub(crate) enum AnswerKind {
     /// restarted since, or something of the source's file has changed, or `--checksum` lists the file: so each block has
     /// a digest of what is there now. The source sends the blocks whose own digest differs, with their holes.
     Compare {
-        /// The key of the digests.
         key: DigestKey,
         /// The blocks and their digests.
         blocks: Vec<ComparedBlock>,
@@ -154,7 +150,6 @@ impl AnswerKind {
 /// A block of a file and the digest of what the destination has of it.
 pub(crate) type ComparedBlock = (ByteRange, [u8; BLOCK_DIGEST_BYTES]);
 
-/// A range of the bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ByteRange {
     /// The offset of the first byte.

@@ -59,7 +59,6 @@ pub(crate) enum LaneRecord {
     File {
         /// The name in the current folder.
         name: EntryName,
-        /// The metadata.
         metadata: Metadata,
     },
     /// An entry that has no contents: a symbolic link, a FIFO, a socket or a device.
@@ -70,7 +69,6 @@ pub(crate) enum LaneRecord {
         kind: EntryKind,
         /// The target of a symbolic link; empty otherwise.
         target: Vec<u8>,
-        /// The metadata.
         metadata: Metadata,
     },
     /// One more name of a file that this run sends under another name. The destination makes it when everything has
@@ -146,7 +144,6 @@ pub(crate) struct LargeFile {
     pub(crate) content_bytes: u64,
     /// The time of the last change, which no program can set.
     pub(crate) changed: Timestamp,
-    /// The metadata.
     pub(crate) metadata: Metadata,
     /// True if the parts continue what an earlier run has left
     /// ([`AnswerKind::Resume`](crate::copy::question::AnswerKind)).
@@ -178,7 +175,6 @@ pub(crate) fn set_content_length(buffer: &mut [u8], position: usize, length: u32
 /// The lengths in front of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordPrefix {
-    /// The bytes of the encoded record.
     pub(crate) record_bytes: usize,
     /// The bytes of the contents behind it.
     pub(crate) content_bytes: usize,

@@ -52,7 +52,6 @@ pub(crate) struct CopyPlan {
     pub(crate) path: Vec<u8>,
     /// What is copied to this destination, by this plan and others together.
     pub(crate) sources: CopiedSources,
-    /// Which part of the run this copy is.
     pub(crate) part: RunPart,
     /// The number of lanes, at least one: at first the most that the copy may use.
     pub(crate) lanes: usize,
@@ -495,7 +494,6 @@ mod tests {
             (*order, left_out.collect())
         }
 
-        /// Returns the number of lanes of the copy.
         fn lanes(&self) -> usize {
             self.machine.summary().links.len() - 1
         }
@@ -618,7 +616,6 @@ mod tests {
         );
     }
 
-    /// Returns the number of lanes in an order.
     fn ordered_lanes(order: &Order) -> usize {
         let copy: CopyOrder = order.work.payload().decode().unwrap();
         assert_eq!(order.edges.len(), copy.lanes.len() + 1);

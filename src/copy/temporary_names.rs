@@ -98,7 +98,6 @@ impl PartOwner {
 pub(crate) struct PartNames {
     /// The name of the contents.
     pub(crate) part: Vec<u8>,
-    /// The name of the map.
     pub(crate) map: Vec<u8>,
 }
 
@@ -131,7 +130,6 @@ pub(crate) fn random_name() -> Vec<u8> {
     [SMALL_PREFIX, HEXLOWER.encode(&random).as_bytes()].concat()
 }
 
-/// Returns true for a name as [`random_name`] makes them.
 pub(crate) fn is_random_name(name: &[u8]) -> bool {
     name.strip_prefix(SMALL_PREFIX).is_some_and(is_random)
 }
@@ -169,7 +167,6 @@ pub(crate) fn is_reserved(name: &[u8]) -> bool {
     is_random_name(&folded) || name_of_part(&folded).is_some() || is_output_name(&folded)
 }
 
-/// Returns true if a path has a reserved name in it.
 pub(crate) fn has_reserved(path: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').any(is_reserved)
 }

@@ -59,7 +59,6 @@ impl WrittenEntries {
         self.is_full = true;
     }
 
-    /// Removes an entry.
     pub(crate) fn remove(&mut self, entry: EntryId) {
         let (block, bit) = place(entry);
         if let Some(bits) = self.blocks.get_mut(&block) {
@@ -78,7 +77,6 @@ impl WrittenEntries {
         self.is_full
     }
 
-    /// Adds the entries of a part.
     pub(crate) fn add(&mut self, part: WrittenPart) {
         self.is_full |= part.is_full;
         for (device, block, bits) in part.blocks {

@@ -70,7 +70,6 @@ impl TemporaryFile {
         Self::create_named(directory, target, mode)
     }
 
-    /// Creates a file with a temporary name.
     pub(super) fn create_named(
         directory: OwnedFd,
         target: &OsStr,

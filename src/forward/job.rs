@@ -193,7 +193,6 @@ impl SupervisedWork for ForwardWork {
     }
 }
 
-/// The near end of a tunnel.
 pub(crate) struct NearEnd {
     /// The tunnel and what is called when connections can be made, until then.
     begin: Option<(Tunnel, OnConnected)>,

@@ -186,11 +186,9 @@ impl fmt::Display for AllowedPorts {
 /// The socket that a forwarded connection is connected to, as the connecting host names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ForwardTarget {
-    /// A TCP port.
     Tcp {
         /// A name or an address, which the connecting host resolves. An IPv6 address has no brackets.
         host: String,
-        /// The port.
         port: u16,
     },
     /// The path of a UNIX socket, as bytes.

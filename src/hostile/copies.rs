@@ -421,13 +421,11 @@ pub(super) fn destination(path: &[u8]) -> CopyRole {
     }
 }
 
-/// Returns a name that is valid.
 pub(super) fn valid_name(name: &[u8]) -> EntryName {
     let name = EntryName::try_from(name.to_vec());
     name.unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// Returns a relative path that is valid.
 pub(super) fn valid_path(path: &[u8]) -> crate::copy::path::RelativePath {
     let path = crate::copy::path::RelativePath::try_from(path.to_vec());
     path.unwrap_or_else(|error| unreachable!("{error}"))

@@ -349,7 +349,6 @@ impl<'de> SeqAccess<'de> for List<'_, '_> {
     }
 }
 
-/// A variant of an enum.
 struct Variant<'c, 's>(usize, Decision<'c, 's>);
 
 impl<'de, 'c, 's> EnumAccess<'de> for Variant<'c, 's> {

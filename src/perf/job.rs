@@ -113,7 +113,6 @@ impl PerfJob {
         }
     }
 
-    /// Starts one end of a task.
     fn start(&self, running: &mut RunningTask, order: TaskOrder) {
         let (id, cancelled) = (order.id, CancellationToken::new());
         *running = Some((id, cancelled.clone().drop_guard()));

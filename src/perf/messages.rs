@@ -54,7 +54,6 @@ pub(crate) enum FromPerf {
     Listening {
         /// The number of the task.
         id: u32,
-        /// The port.
         port: u16,
     },
     /// A task has ended.
@@ -92,7 +91,6 @@ pub(crate) struct TaskTarget {
 }
 
 impl TaskOrder {
-    /// Returns the end of the task that the agent is.
     pub(crate) fn end(&self) -> TaskEnd {
         match self.target {
             Some(_) => TaskEnd::Dialer,
@@ -116,7 +114,6 @@ impl fmt::Debug for TaskOrder {
     }
 }
 
-/// The two ends of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskEnd {
     /// This end dials. It sends the first message of a ping-pong.
@@ -363,7 +360,6 @@ impl From<String> for TaskFault {
 pub(crate) struct BandwidthResult {
     /// The bytes that this end has sent, and the other end has confirmed.
     pub(crate) bytes_sent: u64,
-    /// The bytes that this end has received.
     pub(crate) bytes_received: u64,
     /// The operations of this end: of verbs only.
     pub(crate) operations: u64,
@@ -382,7 +378,6 @@ pub(crate) struct BandwidthResult {
 /// Counters of a host that show lost packets, or how much they grew during a task. They count all programs of the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NetworkCounters {
-    /// The TCP segments that were sent.
     pub(crate) tcp_segments: u64,
     /// The TCP segments that were sent again.
     pub(crate) tcp_retransmitted: u64,
@@ -397,7 +392,6 @@ pub(crate) struct NetworkCounters {
 pub(crate) struct HostLoad {
     /// A number of the running kernel: the same at two ends only if they share their processors.
     pub(crate) kernel: u64,
-    /// The number of processors.
     pub(crate) processors: u32,
     /// The time of all processors in which they were not idle, in nanoseconds.
     pub(crate) busy_nanos: u64,
@@ -492,7 +486,6 @@ pub(crate) struct HostFacts {
     pub(crate) has_rdma_build: bool,
     /// The release of the kernel: `6.1.0-18-amd64`.
     pub(crate) kernel: String,
-    /// The name of the processor.
     pub(crate) processor: String,
     /// The number of processors that this process may use.
     pub(crate) processors: u32,
@@ -584,7 +577,6 @@ pub(crate) struct PortFacts {
 pub(crate) struct AddressFacts {
     /// The name of the interface.
     pub(crate) netdev: String,
-    /// The address.
     pub(crate) address: std::net::IpAddr,
     /// The MTU of the interface in bytes; 0 if it is not known.
     pub(crate) mtu: u32,

@@ -20,7 +20,6 @@ pub(crate) enum Unreached {
 /// An address that was tried without success.
 #[derive(Debug)]
 pub(crate) struct FailedAddress {
-    /// The address.
     pub(crate) address: String,
     /// The error, as text for the user.
     pub(crate) what: String,

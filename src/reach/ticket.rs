@@ -55,7 +55,6 @@ impl TicketListener {
         Ok(Self { listener, ticket })
     }
 
-    /// Returns the ticket that leads to this listener.
     pub(crate) fn ticket(&self) -> &Ticket {
         &self.ticket
     }
@@ -82,7 +81,6 @@ impl TicketListener {
 }
 
 impl TicketPlace {
-    /// Returns the addresses for the ticket.
     fn addresses(self) -> Vec<IpAddr> {
         if let Some(here) = self.here {
             return vec![here];
@@ -145,7 +143,6 @@ pub(crate) enum TicketError {
 pub(crate) struct NoListener {
     /// The program that has made the ticket: "rdcat -l".
     pub(crate) program: &'static str,
-    /// The port of the ticket.
     pub(crate) port: u16,
     /// Each address with the error of its attempt.
     pub(crate) tried: String,

@@ -16,14 +16,11 @@ use super::{
 pub(crate) enum Operand {
     /// `-`: the standard input or output.
     Standard,
-    /// A path.
     Path(HostPath),
 }
 
-/// A path of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPath {
-    /// The host.
     pub(crate) place: StageHost,
     /// The path, for the host's agent.
     pub(crate) path: Vec<u8>,

@@ -32,7 +32,6 @@ pub(crate) enum PlanInput {
 pub(crate) struct PlannedStage {
     /// Where the stage runs.
     pub(crate) place: StageHost,
-    /// What the stage does.
     pub(crate) work: StageWork,
     /// The text after the colon, for messages and tables.
     pub(crate) text: String,

@@ -35,7 +35,6 @@ pub(crate) enum ToAgent {
     Order(Box<Order>),
     /// Tells the agent to connect this edge: the other end listens at these addresses, the best first.
     Dial {
-        /// Which edge.
         edge: EdgeId,
         /// Where the other end may be reached.
         addresses: Vec<String>,
@@ -46,7 +45,6 @@ pub(crate) enum ToAgent {
     },
     /// Tells the agent to listen for this edge: its attempt to dial the other end has failed.
     Listen {
-        /// Which edge.
         edge: EdgeId,
     },
     /// Starts the work: every edge of every agent is connected.
@@ -62,7 +60,6 @@ pub(crate) enum ToAgent {
     Ping,
     /// Tells the agent that this edge is not connected: the host at its other end uses fewer.
     LeaveOut {
-        /// Which edge.
         edge: EdgeId,
     },
 }
@@ -74,21 +71,18 @@ pub(crate) enum FromAgent {
     Hello(AgentHello),
     /// Reports that this end of an edge listens.
     Listening {
-        /// Which edge.
         edge: EdgeId,
         /// The port that the agent listens on.
         port: u16,
     },
     /// Reports that the peer was found at none of the addresses to dial.
     Unreachable {
-        /// Which edge.
         edge: EdgeId,
         /// Each address, and how the attempt to connect to it failed.
         tried: Vec<(String, String)>,
     },
     /// Reports that this end of an edge is connected.
     Connected {
-        /// Which edge.
         edge: EdgeId,
         /// What carries the edge.
         link: EdgeLink,
@@ -130,7 +124,6 @@ pub(crate) struct EdgeLink {
     pub(crate) is_fallback: bool,
     /// The cipher of the data; none if the data is not encrypted.
     pub(crate) cipher: Option<Cipher>,
-    /// The number of rails.
     pub(crate) rails: u16,
     /// The address of the peer.
     pub(crate) address: String,

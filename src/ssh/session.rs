@@ -191,7 +191,6 @@ pub(crate) struct SessionRoom {
     pub(crate) messages: Arc<Semaphore>,
 }
 
-/// An event of a session with an agent.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
     /// A line of stderr, or one that the login shell printed before the greeting.
@@ -204,7 +203,6 @@ pub(crate) enum SessionEvent {
     Closed(SessionEnd),
 }
 
-/// How a session ended.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionEnd {
     /// The reason why the session ended, in one sentence for the user.
@@ -301,7 +299,6 @@ enum Talk {
     Relay(RelaySession),
 }
 
-/// A session with one end of a relay.
 pub(crate) struct RelaySession {
     /// The order of the relay.
     pub(crate) order: Order,
@@ -841,7 +838,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 enum SessionFault {
     /// The process closed its stdout; its exit status says why.
     Closed,
-    /// The session was cut.
     Cut,
     /// No greeting arrived within this time.
     Unanswered(Duration),

@@ -11,7 +11,6 @@ use crate::{fd::EntryIdentity, options::FlowOptions};
 /// What one stage does, and which edges of its order are its input and its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StageOrder {
-    /// What the stage does.
     pub(crate) work: StageWork,
     /// The edge that the stage reads. A stage without one has an empty input.
     pub(crate) input: Option<EdgeId>,
@@ -79,7 +78,6 @@ pub(crate) enum FromStage {
     /// The stage will read this file, or write into it while other stages may still read it. Sent before the edges of
     /// the stage are connected.
     Opens {
-        /// Which file.
         file: EntryIdentity,
         /// True if it is written: by `>>`, or by `>` if it cannot be replaced at the end.
         is_written: bool,

@@ -67,7 +67,6 @@ pub(crate) struct Settings {
 /// An event that the machine of a run handles.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// This agent has sent a message.
     Message(usize, FromAgent),
     /// The session of this agent has ended, and its processes on this machine have exited.
     Closed(usize, SessionEnd),
@@ -87,7 +86,6 @@ pub(crate) enum Event {
 /// An action that the machine of a run requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Send this message to this agent.
     Send(usize, ToAgent),
     /// Kill the session of this agent.
     CutSession(usize),

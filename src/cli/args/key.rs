@@ -86,7 +86,6 @@ pub(crate) fn take_variable() -> (Option<Secret>, io::Result<()>) {
 pub(crate) enum KeySource {
     /// The user gave no key.
     None,
-    /// The key is this text.
     Text(Secret),
     /// The key is the first line of this file.
     File(PathBuf),
@@ -129,7 +128,6 @@ impl Secret {
         Self(text)
     }
 
-    /// Returns the secret text.
     pub(crate) fn text(&self) -> &OsStr {
         &self.0
     }

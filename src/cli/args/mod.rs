@@ -103,7 +103,6 @@ pub(crate) struct JsonOption {
 }
 
 impl JsonOption {
-    /// Returns true if `--json` was given.
     pub(crate) fn is_given(&self) -> bool {
         self.target.is_some()
     }
@@ -131,9 +130,7 @@ impl JsonOption {
 pub(crate) enum JsonTarget {
     /// The option stands alone: stderr, in place of text.
     Stderr,
-    /// The option has the value `-`.
     Stdout,
-    /// The option names a file.
     File(PathBuf),
 }
 

@@ -154,15 +154,12 @@ pub(crate) struct RdcatArgs {
     #[arg(requires = "listen", conflicts_with_all = ["operands", "ticket_file"])]
     pub(crate) bind: Option<IpAddr>,
 
-    /// The options for connecting to other hosts.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// The options for the stream.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// The options for messages.
     #[command(flatten)]
     pub(crate) messages: MessageOptions,
 

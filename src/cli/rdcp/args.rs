@@ -36,7 +36,6 @@ pub(crate) struct RdcpArgs {
     #[arg(value_name = "PATH", required_unless_present_any = ["agent", "serve", "new_key"], help = help::OPERAND)]
     pub(crate) operands: Vec<OsString>,
 
-    /// The options that say what is copied, and how.
     #[command(flatten)]
     pub(crate) copy: CopyArgs,
 
@@ -63,19 +62,15 @@ pub(crate) struct RdcpArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
 
-    /// The options of a server.
     #[command(flatten)]
     pub(crate) serve: ServeArgs,
 
-    /// The options for connecting to other hosts.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// The options for every stream of the copy.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// The options for messages and the report.
     #[command(flatten)]
     pub(crate) report: CopyReportArgs,
 
@@ -207,7 +202,6 @@ impl RdcpArgs {
         Ok(args)
     }
 
-    /// Returns the options for messages.
     #[must_use]
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {

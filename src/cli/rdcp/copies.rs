@@ -291,11 +291,9 @@ pub(super) struct CopyObserver {
     pub(super) options: CopyOptions,
 }
 
-/// What the copies of a run have reported so far. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct SharedProgress(Arc<Mutex<ReportedProgress>>);
 
-/// What the copies of a run have reported so far.
 #[derive(Default)]
 pub(super) struct ReportedProgress {
     /// What the report of `--json` contains beside the totals.

@@ -152,7 +152,6 @@ fn standard_or(operand: Operand, names: [&[u8]; 3]) -> Operand {
     }
 }
 
-/// Returns true if the place is a server.
 fn is_server(place: &StageHost) -> bool {
     matches!(place, StageHost::Server { .. })
 }

@@ -113,7 +113,6 @@ impl CopyLog {
         }
     }
 
-    /// Adds a copy that has ended.
     pub(super) fn ended(&mut self, plan: &CopyPlan, summary: &Summary<CopyOutcome>) {
         let host = |place: &StageHost, agent: usize| HostRow {
             host: place.host().map(str::to_owned),
@@ -164,7 +163,6 @@ pub(super) struct CopyTotals {
     resumed_bytes: u64,
     /// Entries that were removed at the destination.
     deleted: u64,
-    /// Files that were removed at the source.
     removed_source_files: u64,
     /// Entries that were not copied, or not removed.
     failed: u64,

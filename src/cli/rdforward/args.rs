@@ -77,11 +77,9 @@ pub(crate) struct RdforwardArgs {
     )]
     pub(crate) allow: Vec<AllowedPorts>,
 
-    /// The options for the other host.
     #[command(flatten)]
     pub(crate) peer: ForwardPeerOptions,
 
-    /// The options for messages.
     #[command(flatten)]
     pub(crate) report: ForwardMessageOptions,
 
@@ -116,11 +114,9 @@ pub(crate) struct ForwardRunArgs {
     #[arg(skip)]
     only_command: bool,
 
-    /// The options for the other host.
     #[command(flatten)]
     pub(crate) peer: ForwardPeerOptions,
 
-    /// The options for messages.
     #[command(flatten)]
     pub(crate) report: ForwardMessageOptions,
 }
@@ -157,11 +153,9 @@ pub(crate) struct ForwardServeArgs {
     )]
     pub(crate) streams: Option<u16>,
 
-    /// The options for the streams of the clients.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// The options for messages.
     #[command(flatten)]
     pub(crate) report: ForwardMessageOptions,
 }
@@ -196,7 +190,6 @@ pub(crate) struct ForwardPeerOptions {
     #[arg(help = "Read the key from the first line of FILE, for HOST:PORT [env: RDPIPE_KEY]")]
     pub(crate) key_file: Option<PathBuf>,
 
-    /// The options for connecting to the other host.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
@@ -204,7 +197,6 @@ pub(crate) struct ForwardPeerOptions {
     #[arg(long, value_name = "N", value_parser = streams(), help = STREAMS)]
     pub(crate) streams: Option<u16>,
 
-    /// The options for the streams that carry everything.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 }
@@ -311,7 +303,6 @@ fn spec() -> impl TypedValueParser<Value = ForwardSpec> {
     OsStringValueParser::new().try_map(|text| ForwardSpec::parse(text.as_bytes()))
 }
 
-/// Returns the parser of a value of `--streams`.
 fn streams() -> impl TypedValueParser<Value = u16> {
     clap::value_parser!(u16).range(1..=i64::from(MOST_STREAMS))
 }

@@ -206,7 +206,6 @@ impl CommandRun {
 /// How long the end of the last child process of a command may take before the user is told that the run goes on.
 const CHILDREN_END: Duration = Duration::from_millis(500);
 
-/// The signals of a run. They are passed on to the command.
 struct CommandSignals {
     all: EndingSignals,
     /// Whether a terminal has sent the last SIGINT, and the last SIGQUIT.
@@ -240,7 +239,6 @@ impl CommandSignals {
 enum RunOutcome {
     /// The tunnel has ended without the command, or a signal has ended both.
     Tunnel(TunnelOutcome),
-    /// The command was not started.
     NotStarted(StartError),
     /// The command has ended, and the tunnel with it.
     Ended {

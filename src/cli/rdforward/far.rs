@@ -147,7 +147,6 @@ struct TunnelService {
 }
 
 impl TunnelService {
-    /// Returns how the tunnel of a client gets further streams.
     fn further_streams(&self, client: &Client) -> FurtherStreams {
         let connections = client.connections.clone();
         let place = AwaitingPlace::Shared(

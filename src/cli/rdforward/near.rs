@@ -383,7 +383,6 @@ fn exit_after(fault: &TunnelFault) -> Exit {
     }
 }
 
-/// Returns how a supervised tunnel ended.
 fn outcome_of(end: &RunOutcome, fault: Option<&TunnelFault>) -> TunnelOutcome {
     if let Some(number) = end.signal {
         return TunnelOutcome::interrupted(number);

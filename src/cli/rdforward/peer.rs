@@ -24,7 +24,6 @@ pub(super) enum ForwardPeer {
     Server {
         /// The host, as it was typed.
         host: String,
-        /// The port.
         port: u16,
         /// The key of this client.
         key: Key,

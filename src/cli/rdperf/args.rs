@@ -64,7 +64,6 @@ pub(crate) struct RdperfArgs {
     #[arg(conflicts_with_all = ["listen", "ticket_file"])]
     pub(crate) operands: Vec<Secret>,
 
-    /// What is measured, and how.
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,
 
@@ -81,19 +80,15 @@ pub(crate) struct RdperfArgs {
     #[arg(long, value_name = "PERCENT", value_parser = threshold)]
     pub(crate) threshold: Option<f64>,
 
-    /// The pictures of the report.
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
 
-    /// The options for connecting to other hosts.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// The options for the streams that are measured.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// The options for messages and the report.
     #[command(flatten)]
     pub(crate) report: PerfReportArgs,
 
@@ -226,7 +221,6 @@ pub(super) enum Request {
 }
 
 impl RdperfArgs {
-    /// Returns the options for messages.
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
             verbose: self.report.verbose,

@@ -28,7 +28,6 @@ pub(super) struct CheckedPair {
 }
 
 impl CheckedPair {
-    /// Returns the pair if it can be measured.
     pub(super) fn measured(&self) -> Option<MeasuredPair> {
         (!self.pair.media.is_empty()).then(|| self.pair.clone())
     }

@@ -42,7 +42,6 @@ pub(super) struct PerfHosts {
     here: Option<String>,
 }
 
-/// One host.
 struct PerfHost {
     place: StageHost,
     /// The name in messages and in the report: as it was typed.
@@ -61,7 +60,6 @@ struct PerfHost {
 pub(super) enum HostNews {
     /// A message of its agent.
     Message(FromPerf),
-    /// Its run has ended.
     Ended(RunOutcome),
 }
 
@@ -95,12 +93,10 @@ impl PerfHosts {
         })
     }
 
-    /// Returns the number of hosts.
     pub(super) fn count(&self) -> usize {
         self.hosts.len()
     }
 
-    /// Returns the name of a host.
     pub(super) fn name(&self, host: usize) -> &str {
         &self.hosts[host].name
     }
@@ -241,7 +237,6 @@ fn start(
     Ok(events)
 }
 
-/// Returns why a run has ended.
 fn why(end: &RunOutcome) -> String {
     if let Some(number) = end.signal {
         return format!("interrupted by {}", explain::signal(number));
@@ -340,7 +335,6 @@ pub(super) struct PairResult {
 pub(super) enum TaskError {
     /// A host is lost. Its error is printed with the host.
     Lost(usize),
-    /// The task failed at this host.
     Failed(usize, TaskFault),
 }
 
@@ -354,7 +348,6 @@ struct PairProgress {
 }
 
 impl Coordinator {
-    /// Returns a coordinator of these hosts.
     pub(super) fn new(hosts: PerfHosts) -> Self {
         Self { hosts, next_id: 0 }
     }

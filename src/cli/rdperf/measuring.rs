@@ -36,7 +36,6 @@ pub(super) struct MeasuredPath {
     /// The index of the host.
     pub(super) host: usize,
     pub(super) path: Vec<u8>,
-    /// True if it is written.
     pub(super) is_written: bool,
 }
 

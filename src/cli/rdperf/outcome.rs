@@ -312,7 +312,6 @@ fn unmeasured(pair: &PairChoice, context: &RunContext<'_>) -> String {
     )
 }
 
-/// Returns the lines of findings.
 fn finding_lines<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<String> {
     let mut lines = Vec::new();
     for finding in findings {

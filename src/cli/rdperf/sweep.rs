@@ -393,10 +393,8 @@ fn add(texts: &mut Vec<String>, text: String) {
     }
 }
 
-/// The names of all sweeps.
 const NAMES: &str = "inline, verb, poll, signal, chunk";
 
-/// Returns a sweep by its name.
 fn preset(name: &str) -> Option<Sweep> {
     let both = vec![FigureName::Time, FigureName::Rate];
     Some(match name {

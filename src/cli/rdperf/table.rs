@@ -299,7 +299,6 @@ fn round_trip(series: &[Series], medium: Transport, from: &str, to: &str) -> Opt
     })
 }
 
-/// Returns the tables of a sweep.
 fn sweep_tables(series: &[Series]) -> Vec<TextTable> {
     let figures = [
         (FigureName::Time, "there and back, µs"),

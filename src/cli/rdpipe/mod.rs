@@ -118,19 +118,15 @@ pub(crate) struct RdpipeArgs {
     #[arg(long)]
     pub(crate) fsync: bool,
 
-    /// The options for connecting to other hosts.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// The options for every edge of the pipeline.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 
-    /// The options for the flow of the bytes.
     #[command(flatten)]
     pub(crate) flow: FlowOptions,
 
-    /// The options for messages and reports.
     #[command(flatten)]
     pub(crate) report: ReportOptions,
 
@@ -176,7 +172,6 @@ fn join_json_file(words: &mut Vec<OsString>) -> bool {
 }
 
 impl RdpipeArgs {
-    /// Returns the options for messages.
     #[must_use]
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {

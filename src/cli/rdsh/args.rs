@@ -41,11 +41,9 @@ pub(crate) struct RdshArgs {
     #[arg(long, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// The options for connecting to other hosts.
     #[command(flatten)]
     pub(crate) hosts: HostOptions,
 
-    /// The options for the streams.
     #[command(flatten)]
     pub(crate) stream: StreamOptions,
 }

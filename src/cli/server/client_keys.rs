@@ -55,7 +55,6 @@ impl ClientKeys {
         self.0.table().clients.get(&id).cloned()
     }
 
-    /// Returns the number of clients.
     pub(in crate::cli) fn count(&self) -> usize {
         self.0.table().clients.len()
     }
@@ -123,7 +122,6 @@ impl fmt::Debug for ClientKeys {
 /// without the warning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::cli) struct KeyChanges {
-    /// Clients that are new.
     pub(in crate::cli) added: Vec<Arc<str>>,
     /// Clients that were revoked.
     pub(in crate::cli) removed: Vec<Arc<str>>,
@@ -303,7 +301,6 @@ pub(in crate::cli) struct KnownClient {
     pub(in crate::cli) name: Arc<str>,
     /// The key of the client.
     pub(in crate::cli) key: Key,
-    /// What the client may do.
     pub(in crate::cli) rights: ClientRights,
     /// The number of the line, from 1.
     pub(in crate::cli) number: usize,
@@ -330,7 +327,6 @@ impl KeyTable {
         }
     }
 
-    /// Returns the key whose text has this mark.
     fn key_with(&self, mark: &[u8; DIGEST_BYTES]) -> Option<&Key> {
         let client = self.clients.get(self.marks.get(mark)?)?;
         Some(&client.key)

@@ -110,7 +110,6 @@ pub(in crate::cli) enum ClientKeysError {
     /// A line is wrong.
     #[error("the key file {}, {error}", path.display())]
     Line {
-        /// The path that was given.
         path: PathBuf,
         /// The line, and what is wrong with it.
         error: LineError,
@@ -118,11 +117,9 @@ pub(in crate::cli) enum ClientKeysError {
     /// The key in a line is damaged, or cannot be stretched.
     #[error("the key file {}, line {line}: {source}", path.display())]
     Key {
-        /// The path that was given.
         path: PathBuf,
         /// The number of the line, from 1.
         line: usize,
-        /// The error of the key.
         source: KeyError,
     },
     /// The file is too large for a key file.
@@ -186,7 +183,6 @@ pub(super) fn read_to_end(file: &mut File) -> io::Result<Option<Zeroizing<Vec<u8
 /// The longest name of a client, in bytes: host names and user names fit, and a table of the clients stays readable.
 pub(in crate::cli) const MAX_NAME_BYTES: usize = 64;
 
-/// A line of the key file.
 #[derive(Clone, PartialEq, Eq)]
 pub(in crate::cli) struct ClientLine<'a> {
     /// The number of the line, from 1.
@@ -195,7 +191,6 @@ pub(in crate::cli) struct ClientLine<'a> {
     pub(in crate::cli) name: &'a str,
     /// The text of the client's key, as it is in the file.
     pub(in crate::cli) key: &'a [u8],
-    /// What the client may do.
     pub(in crate::cli) rights: ClientRights,
 }
 

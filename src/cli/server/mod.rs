@@ -99,7 +99,6 @@ pub(in crate::cli) struct Client {
 pub(in crate::cli) struct SessionConnections(Arc<Mutex<Vec<Watch>>>);
 
 impl SessionConnections {
-    /// Adds a connection.
     pub(in crate::cli) fn add(&self, connection: Watch) {
         self.lock().push(connection);
     }
@@ -136,7 +135,6 @@ pub(in crate::cli) struct ServerStatus {
 
 /// The settings of a server.
 pub(in crate::cli) struct ServerOptions<'a> {
-    /// The file with the keys of the clients.
     pub(in crate::cli) key_file: &'a Path,
     /// The port; 0 takes a free one.
     pub(in crate::cli) port: u16,
@@ -161,7 +159,6 @@ pub(in crate::cli) struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits for this number of keys.
     fn for_keys(self, count: usize) -> Self {
         if count > 1 {
             return self;
@@ -474,7 +471,6 @@ impl ClientLog {
             .client_notice(&self.name, |console| console.event(&event));
     }
 
-    /// Returns true if the log is text.
     pub(in crate::cli) fn is_text(&self) -> bool {
         !self.console.is_json()
     }
@@ -528,7 +524,6 @@ struct TableEntry<'a> {
 /// The reason why a client gets no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionsFull {
-    /// Its key has as many as it may have.
     OfKey(usize),
     /// All keys together have as many as there are.
     OfAll(usize),
@@ -578,7 +573,6 @@ impl ClientTable {
         session.ok_or(SessionsFull::OfAll(all))
     }
 
-    /// Adds a session of a client.
     fn enter(&self, key: KeyId, session: Place) -> (TableEntry<'_>, SessionCut) {
         let state = &mut *self.lock();
         state.begun += 1;

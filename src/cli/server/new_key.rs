@@ -175,7 +175,6 @@ pub(in crate::cli) enum NewClientError {
     /// A client has the name already.
     #[error("the key file {}, line {line}, has a client of this name already; remove the line to give it a new key", path.display())]
     NameTaken {
-        /// The path that was given.
         path: PathBuf,
         /// The number of the line, from 1.
         line: usize,
@@ -183,7 +182,6 @@ pub(in crate::cli) enum NewClientError {
     /// The key file cannot be written.
     #[error("cannot add a line to the key file {}: {source}", path.display())]
     Write {
-        /// The path that was given.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,

@@ -16,7 +16,6 @@ pub(in crate::cli) struct Access {
 /// What a client may write, from nothing to everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::cli) enum Writes {
-    /// Nothing.
     Nothing,
     /// Entries that are new. What exists stays as it is.
     New,
@@ -43,7 +42,6 @@ impl Access {
         writes: Writes::All,
     };
 
-    /// `append`.
     pub(in crate::cli) const APPEND: Self = Self {
         reads: false,
         writes: Writes::New,

@@ -12,7 +12,6 @@ pub(crate) const LINES_A_SECOND: u32 = 5;
 /// The lines of one client at once: more than an honest client causes that ends several sessions at a time.
 const LINES_AT_ONCE: u32 = 20;
 
-/// The time of one line.
 const LINE_TIME: Duration = Duration::from_millis(1000 / LINES_A_SECOND as u64);
 
 /// The budgets of all clients. Clones are the same budgets.

@@ -159,7 +159,6 @@ impl Console {
         matches!(self.json, Some(JsonOutput::Stderr))
     }
 
-    /// Returns true if `--json` was given.
     #[must_use]
     pub(crate) fn has_json(&self) -> bool {
         self.json.is_some()
@@ -177,7 +176,6 @@ impl Console {
         !self.quiet && !self.is_json()
     }
 
-    /// Returns the name of this host.
     #[must_use]
     pub(crate) fn host(&self) -> &str {
         &self.host

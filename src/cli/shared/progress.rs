@@ -142,7 +142,6 @@ fn is_drawable(output: &impl IsTerminal, kind: &str) -> bool {
     output.is_terminal() && std::env::var_os(kind).is_none_or(|kind| kind != "dumb")
 }
 
-/// The characters of the bar of a run of steps.
 const STEPS_BAR: usize = 20;
 
 /// The fewest characters of a bar: it is left out where there is less room.
@@ -203,7 +202,6 @@ pub(super) const SHOWN_RATE: Duration = Duration::from_secs(3);
 const CALM_RATE: Duration = Duration::from_secs(10);
 
 impl RecentPace {
-    /// Adds how many bytes are done now.
     pub(super) fn add(&mut self, now: Instant, bytes: u64) {
         self.samples.push_back((now, bytes));
         let is_old = |second: Option<&(Instant, u64)>| {
@@ -283,7 +281,6 @@ pub(crate) struct StepsProgress {
 /// What the progress line of a copy shows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FilesProgress {
-    /// The files that are done.
     pub(crate) files: u64,
     /// The files that are known so far, done or not.
     pub(crate) found_files: u64,
@@ -291,7 +288,6 @@ pub(crate) struct FilesProgress {
     pub(crate) sized_files: u64,
     /// True if no more files will be found.
     pub(crate) is_walked: bool,
-    /// The bytes that are done.
     pub(crate) bytes: u64,
     /// The bytes that are known so far, done or not.
     pub(crate) found_bytes: u64,

@@ -29,7 +29,6 @@ pub(crate) struct Report {
     pub(crate) chunk_bytes: Option<usize>,
     /// The number of slots of the pool.
     pub(crate) depth: Option<usize>,
-    /// The number of rails.
     pub(crate) rails: Option<usize>,
     /// The reason why chunk size or depth are smaller than configured, if they are.
     pub(crate) smaller_pool_reason: Option<String>,

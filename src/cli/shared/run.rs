@@ -178,7 +178,6 @@ impl Run {
         }
     }
 
-    /// Returns the report of a run that failed.
     pub(crate) fn failed(self, error: &anyhow::Error) -> Report {
         let exit = match error.downcast_ref::<Interrupted>() {
             Some(Interrupted(caught)) => Exit::Signal(caught.number),
@@ -248,7 +247,6 @@ pub(crate) enum Exit {
     Unconfirmed,
     /// The command that was run ended with this status.
     Command(u8),
-    /// The signal with this number ended the run.
     Signal(u8),
     /// The reader of the output went away. The code is the one that a shell shows for a program that SIGPIPE killed.
     ReaderClosed,
@@ -257,7 +255,6 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// Returns the exit code of the process.
     #[must_use]
     pub(crate) fn code(self) -> u8 {
         match self {

@@ -72,7 +72,6 @@ enum WriterState {
 }
 
 impl StderrQueue {
-    /// Returns a queue of messages to stderr.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self::to(Stderr)

@@ -29,7 +29,6 @@ impl TextTable {
         }
     }
 
-    /// Returns the lines of the table.
     pub(in crate::cli) fn lines(&self) -> Vec<String> {
         let widths = self.widths();
         let line = |row: &Vec<String>| self.padded(row, &widths).join(GAP).trim_end().to_owned();

@@ -404,7 +404,6 @@ fn digests(
 pub(crate) struct KeptEntry<'a> {
     /// The folder of the entry.
     pub(crate) directory: &'a OwnedFd,
-    /// The local path of the folder.
     pub(crate) folder: &'a RelativePath,
     /// The local name.
     pub(crate) name: &'a EntryName,

@@ -96,7 +96,6 @@ pub(super) struct ReplacedFile {
 /// What must be done to a new entry after its contents are written.
 #[derive(Debug, Default)]
 pub(super) struct MetadataPlan {
-    /// The mode to create the entry with.
     pub(super) create_mode: u32,
     /// The mode to set afterwards, if the entry does not have it from its creation.
     mode: Option<u32>,
@@ -194,7 +193,6 @@ impl MetadataKeeper {
         self.uid == 0
     }
 
-    /// Returns the ACL that the folder gives to its new entries.
     pub(super) fn inherited_acl(&self, folder: BorrowedFd<'_>) -> Option<InheritedAcl> {
         let mut value = [0; USUAL_ACL_BYTES];
         // The folder may be open as a place only.
@@ -550,7 +548,6 @@ impl MetadataKeeper {
     }
 }
 
-/// An entry whose metadata are set.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum EntryHandle<'a> {
     /// A file or directory that is open.

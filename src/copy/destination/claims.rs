@@ -41,7 +41,6 @@ pub(crate) struct DestinationClaims(Arc<Mutex<ClaimTable>>);
 struct ClaimTable {
     /// The number of the next copy.
     next: u64,
-    /// The copies that have claims.
     copies: HashMap<u64, ClaimingCopy>,
     /// The copies by the names that they claim.
     names: HashMap<(DirectoryId, EntryName), u64>,

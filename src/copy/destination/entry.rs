@@ -58,7 +58,6 @@ pub(super) struct CurrentFolder {
     pub(super) is_of_run: bool,
     /// True if each entry is claimed on its own, because the folder is not the copy's.
     pub(super) has_targets: bool,
-    /// The ACL that entries inherit.
     pub(super) acl: Option<InheritedAcl>,
     /// What the system gives to new entries, once an entry was made.
     pub(super) fresh: Option<FreshEntry>,
@@ -286,11 +285,9 @@ impl CurrentFolder {
 /// An entry that is not a file or a directory.
 #[derive(Debug)]
 pub(super) struct SpecialEntry {
-    /// What the entry is.
     pub(super) kind: EntryKind,
     /// The target of a symbolic link.
     pub(super) target: Vec<u8>,
-    /// The metadata.
     pub(super) metadata: Metadata,
 }
 
@@ -531,7 +528,6 @@ pub(super) struct TemporaryName {
 }
 
 impl TemporaryName {
-    /// Returns a random name.
     pub(super) fn random() -> Self {
         Self {
             name: random_name(),
@@ -539,7 +535,6 @@ impl TemporaryName {
         }
     }
 
-    /// Returns the bytes of the name.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.name
     }

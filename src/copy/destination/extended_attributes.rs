@@ -79,7 +79,6 @@ pub(super) fn is_of_replaced(name: &[u8], rights: KeptRights) -> bool {
     is_removable(name) && rights.keep_attribute(name)
 }
 
-/// Returns true for an ACL.
 pub(super) fn is_acl(name: &[u8]) -> bool {
     name.starts_with(ACL_PREFIX)
 }

@@ -41,7 +41,6 @@ pub(super) struct FolderEnds {
 /// A folder that something is done to.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct FolderEnd {
-    /// The local path.
     pub(super) local: RelativePath,
     /// With `-a`: the metadata.
     pub(super) metadata: Option<Metadata>,

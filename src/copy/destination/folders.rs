@@ -64,7 +64,6 @@ pub(super) struct FolderTable {
     failed: Mutex<HashSet<RelativePath>>,
 }
 
-/// A folder that is open.
 #[derive(Debug)]
 pub(super) struct OpenFolder {
     /// The folder.

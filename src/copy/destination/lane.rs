@@ -521,7 +521,6 @@ impl RecordReader {
         }
     }
 
-    /// Returns the stream.
     pub(super) fn into_stream(self) -> Stream {
         self.stream
     }

@@ -49,7 +49,6 @@ struct LargeFiles {
 
 /// What the table knows of a number.
 pub(super) enum FoundFile {
-    /// The file is open.
     Open(Arc<LargeTarget>),
     /// The file could not be written, so its parts are dropped.
     Abandoned,

@@ -522,7 +522,6 @@ fn check_room(
     Ok(())
 }
 
-/// Returns the version of the source's file.
 pub(super) fn version_of(file: &LargeFile) -> SourceVersion {
     SourceVersion {
         size: file.size,

@@ -86,7 +86,6 @@ impl MirroredFolder {
         Ok(())
     }
 
-    /// Forgets the folder and its names.
     fn forget(&mut self, state: &DestinationState) {
         self.folder = None;
         self.names = NameSet::default();

@@ -102,7 +102,6 @@ pub(crate) struct DestinationEngine {
 /// What a server decides of the copies that it writes for a client.
 #[derive(Debug)]
 pub(crate) struct ServedDestination {
-    /// The claims of the copy.
     pub(crate) claims: CopyClaims,
     /// Whose unfinished files the copy continues.
     pub(crate) owner: PartOwner,
@@ -364,7 +363,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// How many hard links are made before other tasks of the thread run.
 const LINKS_PER_TURN: usize = 64;
 
-/// The control of a destination.
 struct DestinationControl {
     shared: Arc<DestinationShared>,
     questions: FramedRead<ReadHalf, LengthDelimitedCodec>,

@@ -253,10 +253,8 @@ pub(super) fn read_range(
     Ok(())
 }
 
-/// The bytes of the header.
 pub(super) const MAP_HEADER_BYTES: usize = 64;
 
-/// The bytes of a record.
 pub(super) const MAP_RECORD_BYTES: usize = 40;
 
 /// The most bytes of a map: a million ranges. A longer map is not used.
@@ -264,7 +262,6 @@ pub(super) const MAX_MAP_BYTES: usize = 40 << 20;
 
 const MAP_MAGIC: &[u8; 8] = b"rdcpmap2";
 
-/// The bytes of a check.
 const CHECK_BYTES: usize = 16;
 
 /// A part of an HMAC-BLAKE2s: none of another owner's making is ever equal.
@@ -309,7 +306,6 @@ fn check(owner: &PartOwner, pieces: &[&[u8]]) -> MapCheck {
 /// not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SourceVersion {
-    /// The size.
     pub(super) size: u64,
     /// The time of the last modification.
     pub(super) modified: Timestamp,
@@ -317,7 +313,6 @@ pub(super) struct SourceVersion {
     pub(super) changed: Timestamp,
 }
 
-/// The ranges of a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MappedRanges {
     /// The ranges, in order, without overlaps.

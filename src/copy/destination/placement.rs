@@ -62,7 +62,6 @@ enum TopName {
 pub(super) struct PlacedFolder {
     /// The local path.
     pub(super) path: RelativePath,
-    /// The names of the entries in it.
     pub(super) entries: EntryNames,
 }
 
@@ -299,7 +298,6 @@ impl Placement {
         Ok(local)
     }
 
-    /// Returns how the entries of a folder got their names.
     pub(super) fn naming(&self, folder: &PlacedFolder) -> EntryNaming {
         let receives_sources =
             self.sources != CopiedSources::Contents && folder.path == self.base();

@@ -131,7 +131,6 @@ impl DestinationState {
         Err(failure)
     }
 
-    /// Returns the budget of the lists of this copy.
     pub(super) fn budget(&self) -> &ListBudget {
         &self.budget
     }
@@ -330,7 +329,6 @@ impl RemovalBudget {
         self.taken.fetch_update(set, read, next).is_ok()
     }
 
-    /// Gives back a removal that has failed.
     pub(super) fn give_back(&self) {
         if self.most.is_some() {
             self.taken.fetch_sub(1, Ordering::Relaxed);
@@ -365,7 +363,6 @@ impl RemovalBudget {
     }
 }
 
-/// Adds to a counter.
 pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }

@@ -56,7 +56,6 @@ pub(super) struct TimeProbe<'a> {
 enum ProbeFile {
     NotMade,
     Made(OwnedFd),
-    /// There can be no such file.
     None,
 }
 

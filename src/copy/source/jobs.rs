@@ -44,7 +44,6 @@ pub(crate) struct WalkOutlet {
 }
 
 impl WalkOutlet {
-    /// Returns an outlet.
     pub(crate) fn new(shared: Arc<SourceShared>, control: mpsc::Sender<ControlCommand>) -> Self {
         Self {
             shared,
@@ -126,7 +125,6 @@ impl WalkOutlet {
         self.shared.board.is_closed()
     }
 
-    /// Notes that the walk is complete.
     pub(crate) fn complete(self) {
         self.shared.tally.walked();
         if !self.shared.asks() {
@@ -252,7 +250,6 @@ pub(crate) const JOB_ENTRIES: usize = 128;
 /// The directory that was opened for an operand. Its path and its identity are kept, not its descriptor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SourceRoot {
-    /// The path that opens the directory.
     pub(crate) open_path: Vec<u8>,
     /// The device and the inode of the directory.
     pub(crate) identity: (u64, u64),
@@ -347,7 +344,6 @@ impl EntryList {
         self.heads.push((self.names.len(), kind));
     }
 
-    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.heads.len()
     }
@@ -374,7 +370,6 @@ impl EntryList {
 
 /// Entries of a folder for a lane.
 pub(crate) struct FolderJob {
-    /// The folder.
     pub(crate) folder: Arc<SourceFolder>,
     /// The entries. None, if the folder has nothing but directories.
     pub(crate) entries: EntryList,
@@ -447,7 +442,6 @@ struct BoardState {
     is_closed: bool,
 }
 
-/// Work for a lane.
 pub(crate) enum LaneWork {
     /// All entries of a job. The lane calls [`WorkBoard::finished`] afterwards.
     Job(FolderJob),

@@ -43,7 +43,6 @@ pub(crate) struct LaneSender {
 }
 
 impl LaneSender {
-    /// Returns the sender of the lane `number`.
     pub(crate) fn new(number: usize, packer: LanePacker, shared: Arc<SourceShared>) -> Self {
         Self {
             number,
@@ -372,7 +371,6 @@ pub(crate) struct LanePacker {
 }
 
 impl LanePacker {
-    /// Returns a packer for a lane.
     pub(crate) fn new(stream: Stream, shared: Arc<SourceShared>) -> Self {
         Self {
             stream,

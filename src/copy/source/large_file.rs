@@ -53,7 +53,6 @@ pub(crate) struct LargeSource {
 pub(crate) struct NextRange {
     /// The offset where the hole begins; that of the range itself if there is none.
     pub(crate) hole_start: u64,
-    /// The range.
     pub(crate) range: ByteRange,
 }
 
@@ -70,7 +69,6 @@ struct LargeState {
     broken: Option<String>,
 }
 
-/// How a large file was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
     /// The file is as it was when it was opened.
@@ -121,7 +119,6 @@ impl LargeSource {
         self.state().workers += 1;
     }
 
-    /// Returns the next range.
     pub(crate) fn next(&self) -> Option<NextRange> {
         self.state().next(&self.fd)
     }
@@ -503,7 +500,6 @@ fn cut_sentence(error: Option<Errno>) -> String {
     }
 }
 
-/// Compares blocks of a file with the digests that the destination has computed.
 async fn compare(opened: &OpenedFile, key: DigestKey, blocks: &[ComparedBlock]) -> ComparedRanges {
     let mut buffer = vec![0; COMPARED_BYTES];
     let mut found = ComparedRanges::default();

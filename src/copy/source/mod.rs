@@ -184,7 +184,6 @@ async fn ticking<T>(tally: &Tally, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// A run of the source.
 struct SourceRun {
     shared: Arc<SourceShared>,
     context: CopyContext,

@@ -19,7 +19,6 @@ const MIN_HOLE: u64 = 4096;
 /// The bytes that are read at a time from a file whose size is not known.
 const SPOOLED_BYTES: usize = 256 << 10;
 
-/// An open file.
 pub(crate) struct OpenedFile {
     /// The file.
     pub(crate) fd: OwnedFd,

@@ -290,7 +290,6 @@ fn check_readable(folder: &SourceFolder, name: &[u8], stat: &Stat) -> Result<(),
     }
 }
 
-/// Returns the bytes of the ranges of an answer.
 fn range_bytes(answer: &AnswerKind) -> usize {
     match answer {
         AnswerKind::Resume(ranges) => ranges.capacity() * size_of::<ByteRange>(),

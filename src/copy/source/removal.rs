@@ -49,7 +49,6 @@ enum SpoolRecord {
         open_path: Vec<u8>,
         /// The device and the inode of that directory.
         identity: (u64, u64),
-        /// The path from there.
         below: RelativePath,
         /// The path at the destination.
         path: RelativePath,

@@ -29,7 +29,6 @@ use crate::copy::{
     record::RecordError,
 };
 
-/// What the threads of a source share.
 pub(crate) struct SourceShared {
     /// How files are copied.
     pub(crate) options: CopyOptions,
@@ -279,7 +278,6 @@ impl Tally {
         add(&self.bytes, bytes);
     }
 
-    /// Counts one directory that was sent.
     pub(crate) fn sent_directory(&self) {
         add(&self.directories, 1);
     }

@@ -21,7 +21,6 @@
 
 use super::MuxFault;
 
-/// The length of the header of a frame.
 pub(crate) const FRAME_HEADER_BYTES: usize = 12;
 
 /// The most payload bytes of a data frame: a connection waits for no longer frame of another one, and a system call for
@@ -37,7 +36,6 @@ pub(crate) const PADDING: u8 = 0;
 /// The number of a connection in its stream. The near end opens odd ones, the far end even ones.
 pub(crate) type FlowId = u32;
 
-/// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// A message of the tunnel itself.
@@ -61,7 +59,6 @@ pub(crate) enum FrameKind {
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameHead {
-    /// What the frame is.
     pub(crate) kind: FrameKind,
     /// The connection.
     pub(crate) flow: FlowId,
@@ -70,7 +67,6 @@ pub(crate) struct FrameHead {
 }
 
 impl FrameHead {
-    /// Returns the header of a data frame.
     pub(crate) fn data(flow: FlowId, length: usize) -> Self {
         debug_assert!((1..=MAX_DATA_BYTES).contains(&length));
         Self {
@@ -80,7 +76,6 @@ impl FrameHead {
         }
     }
 
-    /// Returns the bytes of the header.
     pub(crate) fn encode(self) -> [u8; FRAME_HEADER_BYTES] {
         let mut bytes = [0; FRAME_HEADER_BYTES];
         bytes[0] = self.kind as u8;

@@ -95,7 +95,6 @@ pub(super) struct FlowWindow {
     consumed: u64,
     /// The size of the window from the next grant on.
     target: u64,
-    /// What the window takes of the budget.
     reserved: u64,
     /// The bytes that were consumed since the window grew.
     since_growth: u64,
@@ -238,7 +237,6 @@ impl Flow {
         if is_open { self.send_window } else { 0 }
     }
 
-    /// Counts bytes that were sent.
     pub(super) fn sent(&mut self, count: usize) {
         self.send_window -= count as u64;
     }

@@ -51,7 +51,6 @@ pub(super) fn connect_filter() -> Result<BpfProgram, BackendError> {
     Ok(patched(program))
 }
 
-/// Returns the condition that an argument, a C `int`, has this value.
 fn argument(index: u8, value: libc::c_int) -> Result<SeccompCondition, BackendError> {
     let value = u64::from(value.unsigned_abs());
     SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
@@ -189,7 +188,6 @@ pub(super) struct Takeover(OwnedFd);
 pub(super) enum Handed {
     /// The listener of the filter.
     Listener(OwnedFd),
-    /// A step has failed.
     Failed(SetupStep, Errno),
     /// Nothing: the process could not be made.
     Nothing,

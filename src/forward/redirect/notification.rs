@@ -30,7 +30,6 @@ pub(super) struct Notifications(AsyncFd<OwnedFd>);
 pub(super) struct SuspendedCall {
     /// The kernel's name of the call.
     pub(super) id: u64,
-    /// The thread that has called.
     pub(super) thread: Pid,
     /// The descriptor of the socket in the calling process.
     pub(super) descriptor: i32,

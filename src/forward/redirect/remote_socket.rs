@@ -174,7 +174,6 @@ impl RemoteSocket {
         }
     }
 
-    /// Returns the address of a door as this socket needs it.
     fn address_of(&self, door: SocketAddr) -> SocketAddr {
         match (self.family, door.ip()) {
             (Family::V6 { .. } | Family::Mapped, IpAddr::V4(ip)) => {

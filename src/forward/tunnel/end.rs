@@ -124,7 +124,6 @@ impl TunnelEnd {
         let _ = self.reason.set(reason.to_owned());
     }
 
-    /// Returns why the tunnel has ended.
     pub(super) fn reason(&self) -> String {
         let reason = self.reason.get().cloned();
         reason.unwrap_or_else(|| "the tunnel has ended".to_owned())

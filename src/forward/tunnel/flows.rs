@@ -40,7 +40,6 @@ pub(crate) enum TunnelEvent {
     NoRequest {
         /// The client.
         from: String,
-        /// The reason.
         reason: String,
     },
     /// A connection has ended.
@@ -51,7 +50,6 @@ pub(crate) enum TunnelEvent {
         sent: u64,
         /// The bytes that came out of the tunnel here.
         received: u64,
-        /// Whether it was reset.
         is_reset: bool,
     },
     /// All streams of the tunnel are connected, or those that can be.
@@ -154,7 +152,6 @@ struct FlowRecord {
 /// How the bytes end that a program wrote before its connection failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RestEnd {
-    /// By a reset.
     Reset,
     /// By an end, which the program sent before it refused more bytes. A reset follows.
     Fin,

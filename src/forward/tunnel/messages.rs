@@ -12,7 +12,6 @@ use crate::{
 /// The version of the frames and of these messages.
 pub(crate) const TUNNEL_VERSION: u32 = 3;
 
-/// A message about the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TunnelMessage {
     /// The first message of each end.
@@ -70,12 +69,10 @@ pub(crate) enum OpenTarget {
     OwnPort {
         /// The address of the host by which the program has named it.
         address: IpAddr,
-        /// The port.
         port: u16,
     },
     /// The connection was accepted by a listener of [`TunnelMessage::Listen`].
     Accepted {
-        /// The number of the listener.
         listener: u32,
         /// The address of the program that has connected.
         from: String,
@@ -136,7 +133,6 @@ impl ForwardRefusal {
         }
     }
 
-    /// Decodes a refusal of the peer.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         if bytes.is_empty() {
             return Self::full();

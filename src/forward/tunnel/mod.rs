@@ -76,7 +76,6 @@ pub(crate) enum TunnelFault {
 }
 
 impl TunnelFault {
-    /// Returns the fault for an error that a stream has returned.
     fn of_stream(error: &io::Error) -> Self {
         Self::Stream(carry::stream_error(error))
     }
@@ -110,7 +109,6 @@ impl Tunnel {
         self.listeners.push((listener, route));
     }
 
-    /// Lets the tunnel have further streams.
     pub(crate) fn set_further(&mut self, further: FurtherStreams) {
         self.role.further = Some(further);
     }
@@ -130,7 +128,6 @@ impl Tunnel {
         EndGuard(Arc::clone(&self.first.end))
     }
 
-    /// Returns the counts of the tunnel.
     pub(crate) fn counts(&self) -> Arc<TunnelCounts> {
         Arc::clone(&self.first.end.counts)
     }

@@ -210,7 +210,6 @@ impl TunnelSink {
         Ok(())
     }
 
-    /// Handles received bytes.
     fn handle(&mut self, mut bytes: &[u8]) -> Result<(), TunnelFault> {
         while let Some(piece) = self.decoder.next(&mut bytes)? {
             let event = self.shared.lock().mux.receive(piece)?;

@@ -31,9 +31,7 @@ use tokio::{
 /// A local socket that was accepted or connected.
 #[derive(Debug)]
 pub(crate) enum LocalSocket {
-    /// TCP.
     Tcp(TcpStream),
-    /// UNIX.
     Unix(UnixStream),
 }
 

@@ -58,7 +58,6 @@ impl Finding {
         }
     }
 
-    /// Makes a finding that should be repaired.
     fn repair(code: &'static str, subject: &str, what: impl Into<String>) -> Self {
         Self {
             severity: Severity::Repair,

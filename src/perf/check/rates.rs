@@ -28,14 +28,12 @@ const TCP_LOSS: f64 = 0.01;
 /// on.
 const RDMA_LOSS: f64 = 0.0001;
 
-/// The rate of a pair of hosts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PairRate {
     /// The name of the end that sends.
     pub(crate) from: String,
     /// The name of the end that receives.
     pub(crate) to: String,
-    /// The bytes per second.
     pub(crate) bytes_per_second: f64,
 }
 
@@ -149,7 +147,6 @@ impl MeasuredRate {
 /// One end of a transfer. What was not measured is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TransferEnd<'a> {
-    /// The name of the host.
     pub(crate) host: &'a str,
     /// What its disk reads or writes.
     pub(crate) disk: Option<MeasuredRate>,
@@ -307,7 +304,6 @@ fn busy_with_stream<'a>(rates: &TransferRates<'a>) -> Option<Limit<'a>> {
     })
 }
 
-/// Returns whether the stream or the link is the limit.
 fn of_link<'a>(stream: MeasuredRate, raw: MeasuredRate) -> Limit<'a> {
     let part = stream.median / raw.median;
     let least = part * (1.0 - stream.spread - raw.spread);
@@ -534,7 +530,6 @@ mod tests {
         }
     }
 
-    /// Returns the kind of a limit.
     fn kind(limit: Limit<'_>) -> &'static str {
         match limit {
             Limit::Loss(_) => "loss",

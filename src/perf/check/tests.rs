@@ -12,7 +12,6 @@ use crate::{
     ssh::protocol::AgentHello,
 };
 
-/// Returns the finding with this code.
 pub(super) fn with_code<'a>(findings: &'a [Finding], code: &str) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.code == code);
     found.unwrap_or_else(|| panic!("no {code} in {findings:#?}"))

@@ -107,7 +107,6 @@ fn governor(roots: &HostRoots) -> Option<String> {
     slow.or(governors.first()).cloned()
 }
 
-/// Returns the clock source of the kernel.
 fn clock_source(roots: &HostRoots) -> Option<String> {
     let path = "devices/system/clocksource/clocksource0/current_clocksource";
     trimmed(&roots.sys.join(path))
@@ -261,7 +260,6 @@ mod tests {
     use super::*;
     use crate::perf::messages::DeviceFacts;
 
-    /// The tree of a host.
     struct FactsTree(TempDir);
 
     impl FactsTree {

@@ -66,7 +66,6 @@ pub(super) struct StreamTerms {
 }
 
 impl StreamTerms {
-    /// Returns the plan of the stream with this index.
     fn plan(&self, index: usize) -> EdgePlan {
         EdgePlan {
             key: derived_key(&self.key, index),
@@ -188,7 +187,6 @@ pub(super) fn start_thread() -> Result<CarryThread, TaskFault> {
     started.map_err(|error| format!("cannot start a thread: {error}").into())
 }
 
-/// Returns the key of a stream of a task.
 fn derived_key(key: &Key, index: usize) -> Key {
     let mut digest = Sha256::new();
     digest.update(b"rdperf stream");
@@ -197,7 +195,6 @@ fn derived_key(key: &Key, index: usize) -> Key {
     Key::from_secret(&digest.finalize().into())
 }
 
-/// Returns the fault for an error of a stream to `peer`.
 pub(super) fn broken(error: &io::Error, peer: &str) -> TaskFault {
     match Error::from_io(error) {
         Some(error) => about_peer(error.clone(), peer).to_string().into(),
@@ -402,7 +399,6 @@ fn is_same(one: &[u8; PROOF_BYTES], other: &[u8; PROOF_BYTES]) -> bool {
 }
 
 impl SocketTerms {
-    /// Returns the fault for an error of a socket.
     pub(super) fn broken(&self, error: &io::Error) -> TaskFault {
         let peer = &self.peer;
         match error.kind() {

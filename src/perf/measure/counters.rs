@@ -99,7 +99,6 @@ fn tcp_counter(snmp: &str, name: &str) -> Option<u64> {
 pub(super) struct LoadClock(HostLoad);
 
 impl LoadClock {
-    /// Starts a clock.
     pub(super) fn start() -> Self {
         Self(load_since_boot(&HostRoots::default()))
     }
@@ -164,7 +163,6 @@ pub(super) struct MeasuredTime {
 }
 
 impl MeasureClock {
-    /// Starts a clock.
     pub(super) fn start() -> Self {
         Self {
             started: Instant::now(),

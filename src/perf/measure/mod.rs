@@ -214,7 +214,6 @@ fn streams(kind: &TaskKind) -> Option<usize> {
     }
 }
 
-/// Returns the number of sockets of a task.
 fn sockets(kind: &TaskKind) -> usize {
     match kind {
         TaskKind::Bandwidth(task) => task.streams.into(),
@@ -222,7 +221,6 @@ fn sockets(kind: &TaskKind) -> usize {
     }
 }
 
-/// Returns the settings of the streams of a task at one end.
 fn config(order: &TaskOrder, settings: &TaskSettings) -> StreamConfig {
     let stream = StreamOptions {
         transport: order.transport,

@@ -273,7 +273,6 @@ impl PathSocket {
         Ok(Self(UdpSocket::from_std(socket.into())?))
     }
 
-    /// Returns the port.
     fn port(&self) -> io::Result<u16> {
         Ok(self.0.local_addr()?.port())
     }
@@ -302,7 +301,6 @@ impl PathSocket {
 struct ProbePacket {
     /// The number of the task, which only its two ends know.
     token: u64,
-    /// The number of the round.
     round: u32,
     /// The position of the packet's size in the sizes of the round.
     index: u8,

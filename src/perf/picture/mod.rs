@@ -46,7 +46,6 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<CurvePoint>,
 }
 
-/// One point of a curve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CurvePoint {
     pub(crate) x: f64,
@@ -79,9 +78,7 @@ pub(crate) enum AxisUnit {
     Bytes,
     /// A time in microseconds.
     Micros,
-    /// Bytes per second.
     BytesPerSecond,
-    /// Operations per second.
     OperationsPerSecond,
     /// A percentile: the places are those of [`PERCENTILES`].
     Percentile,

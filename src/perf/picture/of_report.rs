@@ -222,7 +222,6 @@ fn times(series: &[Series], medium: Transport) -> Option<Chart> {
     }))
 }
 
-/// Returns the chart of the times to connect.
 fn connects(series: &[Series]) -> Option<Chart> {
     let is_of = |series: &&Series| matches!(series.what, Measurand::Connect { .. });
     let kind = |(style, series): (usize, &'_ Series)| {
@@ -244,7 +243,6 @@ fn connects(series: &[Series]) -> Option<Chart> {
     })
 }
 
-/// Returns the percentiles of the times of one kind of messages.
 fn percentiles(kind: &MessageKind<'_>, style: usize) -> Option<Curve> {
     let histogram = kind.points.first()?.1.histogram()?;
     let point = |(x, percentile)| CurvePoint {

@@ -246,7 +246,6 @@ pub(crate) struct HostSummary {
     pub(crate) version: String,
     /// The release of its kernel.
     pub(crate) kernel: String,
-    /// Its processor.
     pub(crate) processor: String,
     /// The number of processors that its agent may use.
     pub(crate) processors: u32,
@@ -268,7 +267,6 @@ pub(crate) struct HostSummary {
 }
 
 impl HostSummary {
-    /// Returns the summary of a host.
     pub(crate) fn new(name: &str, facts: &HostFacts) -> Self {
         Self {
             name: name.to_owned(),
@@ -287,7 +285,6 @@ impl HostSummary {
         }
     }
 
-    /// Returns one line about the host.
     pub(crate) fn line(&self) -> String {
         let rdma = match &self.no_rdma {
             None => format!("{} of RDMA", counted(self.devices.len(), "port")),

@@ -77,7 +77,6 @@ impl Series {
     }
 }
 
-/// One curve of a sweep.
 #[derive(Debug, Clone)]
 pub(crate) struct SweepCurve<'a> {
     /// What this curve has and others have not: "inline".
@@ -242,7 +241,6 @@ fn bandwidth(dialer: &BandwidthResult, listener: &BandwidthResult) -> Result<Sam
 /// What the processors of a host did during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProcessorLoad {
-    /// The number of processors.
     pub(crate) processors: u32,
     /// The number of processors that were busy, in the mean.
     pub(crate) busy: f64,
@@ -336,7 +334,6 @@ pub(crate) mod tests {
     use super::{Sample, *};
     use crate::perf::report::measurand::{InlineName, tests::send_of_64};
 
-    /// A point of a sweep with these values.
     pub(crate) fn point(what: Operations, values: &[f64]) -> Series {
         let sample = |&value| Sample {
             value,

@@ -335,15 +335,12 @@ impl ConnectedEdges {
     }
 }
 
-/// The edges of an order by id.
 pub(crate) struct OrderedEdges(pub(crate) BTreeMap<EdgeId, OrderedEdge>);
 
-/// An edge of an order.
 pub(crate) struct OrderedEdge {
     pub(super) direction: Direction,
     /// The counts of the edge.
     pub(super) meter: Arc<Meter>,
-    /// How the edge is connected.
     pub(super) plan: EdgePlan,
 }
 

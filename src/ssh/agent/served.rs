@@ -47,7 +47,6 @@ pub(crate) struct ClientSession {
 pub(crate) struct SessionKill(Arc<FirstFault>);
 
 impl SessionKill {
-    /// Ends the session as failed.
     pub(crate) fn end(&self, reason: &str) {
         self.0.fail(FaultKind::Edge, reason, reason);
     }

@@ -56,7 +56,6 @@ impl Host {
         names
     }
 
-    /// Starts the script with this shell.
     fn start(&self, shell: &str, program: &Program) -> Session {
         let mut child = Command::new(shell)
             .args((shell.ends_with("busybox")).then_some("sh"))

@@ -31,7 +31,6 @@ use crate::{
 pub(crate) enum Node {
     /// The controller itself: rdpipe, rdcat or rdcp.
     Controller,
-    /// This agent.
     Agent(usize),
 }
 
@@ -55,7 +54,6 @@ pub(crate) struct EdgeSetup {
     has_listened: bool,
     /// Whether the connections go through ssh in the current attempt.
     is_relayed: bool,
-    /// The attempts that have failed.
     pub(crate) failed: Vec<Attempt>,
     last_port: u16,
     connected: [bool; 2],

@@ -488,7 +488,6 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
         }
     }
 
-    /// Returns the order for an agent.
     fn order(&self, agent: usize) -> Result<Order, PayloadError> {
         let edges = (0..self.edges.len()).filter_map(|edge| self.edge(agent, edge));
         let edges: Vec<_> = edges.collect();

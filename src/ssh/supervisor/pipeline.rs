@@ -16,7 +16,6 @@ use crate::{
     },
 };
 
-/// The machine of a pipeline.
 #[cfg(any(test, fuzzing))]
 pub(crate) type PipelineMachine = super::machine::SupervisorMachine<PipelineWork>;
 

@@ -190,7 +190,6 @@ fn report(result: &StageReport) -> FromAgent {
     })
 }
 
-/// Returns the action that tells a stage to proceed.
 fn proceed(stage: usize) -> Action {
     let message = Payload::encode(&ToStage::Proceed).unwrap();
     send(stage, ToAgent::Application(message))

@@ -20,7 +20,6 @@ use crate::{
     fd::replace_file,
 };
 
-/// Counts what the copies of a server do.
 #[derive(Default)]
 pub(super) struct CopyTally(Mutex<CopyCounts>);
 
@@ -89,11 +88,9 @@ impl CopyTally {
 pub(super) struct CopyTotals {
     /// The server itself.
     pub(super) server: ServerStatus,
-    /// Copies that have begun.
     begun: u64,
     /// Copies that have ended, with those that failed.
     ended: u64,
-    /// Copies that failed.
     failed: u64,
     /// Files that clients have sent and the server has written.
     files_written: u64,

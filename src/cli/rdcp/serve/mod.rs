@@ -276,7 +276,6 @@ impl CopyService {
     }
 }
 
-/// The edges of a copy that have been connected.
 type EdgeWatches = Arc<Mutex<Vec<Watch>>>;
 
 fn lock(edges: &EdgeWatches) -> MutexGuard<'_, Vec<Watch>> {

@@ -35,7 +35,6 @@ pub(super) enum ServedSide {
 pub(super) struct OrderingClient<'a> {
     /// The name in the key file, which messages to other clients have too.
     pub(super) name: &'a str,
-    /// The key.
     pub(super) key: &'a Key,
     /// The number of the line in the key file.
     pub(super) line_number: usize,

@@ -117,7 +117,6 @@ impl Fake {
         RedirectedCommand::start(command, self.clone()).expect("a program")
     }
 
-    /// Runs a program to its end.
     pub(super) async fn run(&self, program: &str, args: &[&str]) -> ExitStatus {
         end(self.start(program, args)).await
     }

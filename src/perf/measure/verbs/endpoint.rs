@@ -348,7 +348,6 @@ impl VerbsEndpoint {
         self.pair.set_byte(at as usize, byte);
     }
 
-    /// Returns one of the bytes that have arrived.
     pub(super) fn arrived_byte(&self, at: u32) -> u8 {
         self.pair.poll_byte(self.half + at as usize)
     }

@@ -48,7 +48,6 @@ struct OfferedPorts {
     named: Vec<(VerbsPort, String)>,
 }
 
-/// [`OfferedPorts`] on the wire.
 type WirePorts = (Offers, Vec<(VerbsPort, String)>);
 
 /// The time of a message there and back in nanoseconds, or why it did not arrive.
