@@ -34,39 +34,6 @@ fn two_commands_run_on_two_hosts() {
 }
 
 #[test]
-fn a_command_gets_every_byte_of_stdin() {
-    let Some(network) = Network::new(1) else {
-        return;
-    };
-    fed(&network, &text(3_000_000), &["h1:wc -c"]).is("3000000\n");
-    fed(&network, b"", &["h1:wc -c"]).is("0\n");
-}
-
-#[test]
-fn stdin_is_written_to_a_file() {
-    let Some(network) = Network::new(1) else {
-        return;
-    };
-    for bytes in [0, 1, 5_000_000] {
-        let data = text(bytes);
-        fed(&network, &data, &["h1:> mycopy"]).is("");
-        assert!(network.read("h1", "mycopy") == data, "{bytes} bytes");
-    }
-    assert_eq!(network.names("h1"), ["mycopy"]);
-}
-
-#[test]
-fn a_stage_runs_a_whole_shell_line() {
-    let Some(network) = Network::new(1) else {
-        return;
-    };
-    let data = text(2_000_000);
-    let end = fed(&network, &data, &["h1:tee mycopy | wc -c; echo done"]);
-    end.is("2000000\ndone\n");
-    assert!(network.read("h1", "mycopy") == data);
-}
-
-#[test]
 fn a_file_goes_through_a_command_to_a_file() {
     let Some(network) = Network::new(3) else {
         return;
@@ -84,82 +51,6 @@ fn a_file_goes_through_a_command_to_a_file() {
         [network.names("h1"), network.names("h2")],
         [vec!["textfile".to_owned()], vec![]]
     );
-}
-
-#[test]
-fn appending_keeps_the_old_content() {
-    let Some(network) = Network::new(2) else {
-        return;
-    };
-    network.write("h2", "log", b"before\n");
-    let data = text(1_000_000);
-    network.write("h1", "more", &data);
-    network
-        .rdpipe(["h1:< more", "h2:>> log"])
-        .start()
-        .end()
-        .is("");
-    let all = [&b"before\n"[..], &data].concat();
-    assert!(network.read("h2", "log") == all);
-    fed(&network, b"end\n", &["h2:>>log"]).is("");
-    assert!(network.read("h2", "log") == [&all[..], b"end\n"].concat());
-}
-
-#[test]
-fn an_input_file_in_the_middle_is_opened_after_the_earlier_stages() {
-    let Some(network) = Network::new(3) else {
-        return;
-    };
-    // The output of the first stage is discarded, and the file exists only after that stage has ended.
-    let segments = [
-        "h1:head -c 3000000 /dev/zero; sleep 0.3; echo made by h1 > made",
-        "h1:< made",
-        "h3:sed s/h1/you/",
-    ];
-    network.rdpipe(segments).start().end().is("made by you\n");
-    // The stage before can also write the file.
-    let segments = ["h1:echo once", "h2:> between", "h2:< between", "h3:cat"];
-    network.rdpipe(segments).start().end().is("once\n");
-    // The file is read even if the stage before it wrote nothing.
-    let segments = ["h1:true", "h2:< between", "h2:rev"];
-    network.rdpipe(segments).start().end().is("ecno\n");
-}
-
-#[test]
-fn after_an_output_file_the_next_stage_gets_no_input() {
-    let Some(network) = Network::new(3) else {
-        return;
-    };
-    let data = text(1_000_000);
-    fed(
-        &network,
-        &data,
-        &["h1:cat", "h2:> kept", "h3:wc -c; echo next"],
-    )
-    .is("0\nnext\n");
-    assert!(network.read("h2", "kept") == data);
-    fed(&network, b"more\n", &["h2:>> kept", "h3:wc -c"]).is("0\n");
-    assert!(network.read("h2", "kept") == [&data[..], b"more\n"].concat());
-}
-
-#[test]
-fn output_files_without_input_behave_as_in_a_shell() {
-    let Some(network) = Network::new(1) else {
-        return;
-    };
-    for old in [None, Some("old\n")] {
-        for (operator, kept) in [(">", false), (">>", true)] {
-            let _ = std::fs::remove_file(network.file("h1", "file"));
-            if let Some(old) = old {
-                network.write("h1", "file", old.as_bytes());
-            }
-            // /dev/null is empty.
-            let segment = format!("h1:{operator} file");
-            let expected = old.filter(|_| kept).unwrap_or("");
-            network.rdpipe([&segment]).start().end().is("");
-            assert_eq!(network.read("h1", "file"), expected.as_bytes(), "{segment}");
-        }
-    }
 }
 
 #[test]
@@ -334,7 +225,6 @@ fn a_successful_pipeline_leaves_no_process() {
     });
 }
 
-/// The number of hosts.
 const HOSTS: usize = 8;
 
 #[test]

@@ -121,7 +121,6 @@ fn a_program_that_must_clean_up_is_told_to_end_when_rdpipe_is_interrupted() {
 struct Slurm {
     script: Child,
     directory: PathBuf,
-    /// A process in the namespaces.
     process: String,
 }
 

@@ -303,7 +303,6 @@ fn a_stdout_that_is_open_for_reading_only_is_an_error() {
 /// A command line that begins with the path of a program. It copies the file `f` to the file `to`, or to stdout.
 type Line = &'static [&'static str];
 
-/// Lines that need an agent.
 const WITH_AGENTS: [Line; 4] = [
     &[RDCP, "-q", "f", "to"],
     &[RDCAT, "-q", ":f"],
