@@ -55,7 +55,6 @@ struct PlacesState {
     held: HashMap<KeyId, usize>,
     /// The waiting. If a place is free, none of these may have it.
     waiting: TurnQueue<Waiter>,
-    /// The number of those that have waited so far.
     waited: u64,
     is_closed: bool,
 }
@@ -291,7 +290,6 @@ impl<T> Default for TurnQueue<T> {
 }
 
 impl<T> TurnQueue<T> {
-    /// Appends an item.
     pub(crate) fn push(&mut self, key: KeyId, item: T) {
         let items = self.items.entry(key).or_default();
         if items.is_empty() {

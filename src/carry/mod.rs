@@ -36,7 +36,6 @@ pub(crate) enum CarryError {
     Source {
         /// The number of bytes that were read before.
         offset: u64,
-        /// The error of the read.
         source: io::Error,
     },
     /// The sink could not be written or flushed.
@@ -68,7 +67,6 @@ pub(crate) fn stream_error(error: &io::Error) -> Error {
 
 /// A stream, or a half of one, whose failure can be awaited while its bytes are moved.
 pub(crate) trait Watched {
-    /// Returns a watch on the stream.
     fn watch(&self) -> Watch;
 
     /// Returns the stream if it has several rails, and who wants to know how it gets on.
@@ -90,7 +88,6 @@ pub(crate) trait Observer: Send + Sync {
     /// The stream, or its first rail, makes its user wait from now on.
     fn wait_begins(&self);
 
-    /// The wait is over.
     fn wait_ends(&self);
 }
 

@@ -112,7 +112,6 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Paced<'_, T> {
         Poll::Ready(Ok(count))
     }
 
-    /// Flushes the sink.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.get_mut().inner).poll_flush(cx)
     }

@@ -205,7 +205,6 @@ impl RdrecvArgs {
         args::file(self.output.as_deref().or(self.file.as_deref()))
     }
 
-    /// Returns the configuration of the stream.
     #[must_use]
     pub(crate) fn stream_config(&self) -> StreamConfig {
         self.stream.config(Direction::Receive)

@@ -143,7 +143,6 @@ impl RdsendArgs {
         args::file(self.input.as_deref().or(self.file.as_deref()))
     }
 
-    /// Returns the configuration of the stream.
     #[must_use]
     pub(crate) fn stream_config(&self) -> StreamConfig {
         let mut config = self.stream.config(Direction::Send);

@@ -32,7 +32,6 @@ impl BlockDigest {
         Self(context)
     }
 
-    /// Adds bytes.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -361,14 +361,12 @@ pub(crate) struct CopyContext {
 pub(crate) struct CopyStreams {
     /// The two-way stream for questions and answers.
     pub(crate) control: (CarryThread, Stream),
-    /// The streams for contents.
     pub(crate) lanes: Vec<(CarryThread, Stream)>,
 }
 
 /// The reason why an engine could not come to the end of its work. Failures of single files are no such reason.
 #[derive(Debug, Clone)]
 pub(crate) enum CopyError {
-    /// A stream broke.
     Stream(Error),
     /// This process failed: a sentence for the user.
     Local(String),

@@ -72,7 +72,6 @@ impl Timestamp {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EntryKind {
-    /// A plain file.
     File,
     Directory,
     /// A symbolic link.
@@ -270,7 +269,6 @@ fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
     }
 }
 
-/// Returns the size of a file.
 pub(crate) fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }

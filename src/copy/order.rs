@@ -31,7 +31,6 @@ pub(crate) struct CopyOrder {
     pub(crate) options: CopyOptions,
 }
 
-/// What an agent of a copy does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CopyRole {
     /// Reads these paths, in this order. A relative path is relative to the agent's working directory.
@@ -118,7 +117,6 @@ pub(crate) enum KeptRights {
 }
 
 impl KeptRights {
-    /// Returns true for an extended attribute that is kept.
     pub(crate) fn keep_attribute(self, name: &[u8]) -> bool {
         match self {
             Self::All => true,
@@ -405,7 +403,6 @@ impl FileDigest {
         }
     }
 
-    /// Adds bytes.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Xxh64(digest) => std::hash::Hasher::write(digest, bytes),

@@ -56,9 +56,7 @@ pub(crate) enum FromSource {
     Finished,
     /// Names the numbers of owners. Sent before a number is used in [`AskedMetadata`], if owners are kept by name.
     Owner {
-        /// The number of a user, and its name.
         user: Option<(u32, String)>,
-        /// The number of a group, and its name.
         group: Option<(u32, String)>,
     },
     /// The first messages: the operands of the source. The destination writes nothing before it has compared all of them
@@ -78,7 +76,6 @@ pub(crate) struct AskedEntry {
     /// The name in the folder.
     pub(crate) name: EntryName,
     pub(crate) kind: EntryKind,
-    /// The size of a file.
     pub(crate) size: u64,
     /// The time of the last modification.
     pub(crate) modified: Timestamp,
@@ -130,7 +127,6 @@ pub(crate) enum AnswerKind {
     /// a digest of what is there now. The source sends the blocks whose own digest differs, with their holes.
     Compare {
         key: DigestKey,
-        /// The blocks and their digests.
         blocks: Vec<ComparedBlock>,
     },
     /// Nothing, because the destination could not write the entry or makes none of its kind (`--dry-run`), or cannot
@@ -147,7 +143,6 @@ impl AnswerKind {
     }
 }
 
-/// A block of a file and the digest of what the destination has of it.
 pub(crate) type ComparedBlock = (ByteRange, [u8; BLOCK_DIGEST_BYTES]);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -98,9 +98,7 @@ pub(crate) enum LaneRecord {
     },
     /// Names the numbers of owners. Sent in each lane before a number is used, if owners are kept by name.
     Owner {
-        /// The number of a user, and its name.
         user: Option<(u32, String)>,
-        /// The number of a group, and its name.
         group: Option<(u32, String)>,
     },
     /// The last record of a lane.

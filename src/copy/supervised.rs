@@ -39,14 +39,11 @@ pub(crate) fn suitable_lanes(streams: u16) -> u16 {
 /// The index of the two-way edge. The lanes follow it.
 const CONTROL_EDGE: usize = 0;
 
-/// What is copied, from where to where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopyPlan {
-    /// The host of the sources.
     pub(crate) from: StageHost,
     /// The sources, at least one.
     pub(crate) paths: Vec<Vec<u8>>,
-    /// The host of the destination.
     pub(crate) to: StageHost,
     /// The destination.
     pub(crate) path: Vec<u8>,
@@ -55,7 +52,6 @@ pub(crate) struct CopyPlan {
     pub(crate) part: RunPart,
     /// The number of lanes, at least one: at first the most that the copy may use.
     pub(crate) lanes: usize,
-    /// How files are copied.
     pub(crate) options: CopyOptions,
 }
 
@@ -122,7 +118,6 @@ pub(crate) struct CopyOutcome {
 /// How a copy counts for the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyVerdict {
-    /// Everything was copied.
     Complete,
     /// Some entries were not copied, or the source or the destination cannot be used at all.
     Failed,
@@ -148,7 +143,6 @@ impl CopyWork {
         }
     }
 
-    /// Returns how far the copy is.
     pub(crate) fn state(&self) -> &CopyState {
         &self.state
     }

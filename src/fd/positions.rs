@@ -51,7 +51,6 @@ pub(crate) struct Claim {
     pub(crate) at: u64,
     /// The number of bytes, fewer than asked for at the end of the file.
     pub(crate) count: usize,
-    /// The number of bytes that were asked for.
     asked: usize,
     /// The error that came in place of more bytes.
     error: Option<io::Error>,
@@ -162,7 +161,6 @@ pub(crate) struct PositionedWriter {
     written: Mutex<WrittenBytes>,
 }
 
-/// What has been written.
 #[derive(Default)]
 struct WrittenBytes {
     /// The number of bytes without a gap.

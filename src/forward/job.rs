@@ -31,7 +31,6 @@ use crate::{
 /// The part of an order that is rdforward's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ForwardOrder {
-    /// The edge to the controller.
     pub(crate) edge: EdgeId,
 }
 

@@ -75,12 +75,10 @@ impl AllowedPorts {
     }
 }
 
-/// A host as it is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AllowedHost {
     /// `localhost` and every loopback address: programs of this host.
     Loopback,
-    /// Another address.
     Address(IpAddr),
     /// Another name, in lower case and without a dot at its end.
     Name(String),

@@ -41,7 +41,6 @@ pub(crate) enum BindAddress {
     Loopback,
     /// All addresses of the host: `*`, or nothing before the colon.
     All,
-    /// One address of the host.
     Address(IpAddr),
     /// A name of the host, or an IPv6 address with a zone, which the host that listens resolves.
     Name(String),

@@ -28,7 +28,6 @@ enum ChoiceSource<'a> {
 }
 
 impl<'a> Choices<'a> {
-    /// Returns the decisions of a seed.
     pub(crate) fn of_seed(seed: u64) -> Self {
         Self {
             source: ChoiceSource::Seed(seed),
@@ -115,7 +114,6 @@ const WORDS: &[&[u8]] = &[
 /// The words of [`WORDS`] that are names of entries.
 const NAMES: usize = 13;
 
-/// A path of 900 directories.
 const LONG_PATH: [u8; 1799] = {
     let mut path = [b'/'; 1799];
     let mut at = 0;
@@ -179,7 +177,6 @@ impl<'c, 's> Decision<'c, 's> {
     }
 }
 
-/// Makes the methods for numbers.
 macro_rules! numbers {
     ($($method:ident $visit:ident $type:ty,)*) => {$(
         fn $method<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {

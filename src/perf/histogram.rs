@@ -25,7 +25,6 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// Counts a time.
     pub(crate) fn record(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(MAX_NANOS);
         self.0.saturating_record(nanos.max(1));
@@ -37,7 +36,6 @@ impl LatencyHistogram {
         let _ = self.0.add(&other.0);
     }
 
-    /// Returns the number of times that were counted.
     pub(crate) fn count(&self) -> u64 {
         self.0.len()
     }
@@ -52,7 +50,6 @@ impl LatencyHistogram {
         self.0.max()
     }
 
-    /// Returns the mean in nanoseconds.
     pub(crate) fn mean(&self) -> f64 {
         self.0.mean()
     }

@@ -181,7 +181,6 @@ pub(crate) enum TaskKind {
 /// What carries the bytes of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Layer {
-    /// Streams of this crate.
     Stream,
     /// TCP sockets without this crate's protocol.
     Socket,
@@ -239,9 +238,7 @@ pub(crate) struct LatencyTask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verb {
-    /// RDMA WRITE.
     Write,
-    /// RDMA READ.
     Read,
     /// SEND into a posted receive.
     Send,
@@ -310,7 +307,6 @@ pub(crate) enum TaskResult {
     Served,
     /// The other end was reached.
     Reached {
-        /// The address that answered.
         address: String,
     },
     /// Packets of different sizes.
@@ -381,7 +377,6 @@ pub(crate) struct NetworkCounters {
     pub(crate) tcp_segments: u64,
     /// The TCP segments that were sent again.
     pub(crate) tcp_retransmitted: u64,
-    /// The packets that RDMA ports have sent.
     pub(crate) rdma_packets: u64,
     /// The signs of lost packets that RDMA ports have counted: packets out of order, and time limits that passed.
     pub(crate) rdma_losses: u64,
@@ -428,9 +423,7 @@ pub(crate) struct PathResult {
 pub(crate) struct ProbedSize {
     /// The size of a packet in bytes, with the headers of IP and UDP.
     pub(crate) bytes: u32,
-    /// The number of packets that were sent.
     pub(crate) sent: u32,
-    /// The number of packets that arrived.
     pub(crate) arrived: u32,
 }
 
@@ -480,7 +473,6 @@ pub(crate) struct PortPairProof {
 pub(crate) struct HostFacts {
     /// The name of the host, and its addresses.
     pub(crate) hello: AgentHello,
-    /// The version of rdpipe.
     pub(crate) version: String,
     /// True if this rdpipe was built with RDMA.
     pub(crate) has_rdma_build: bool,
@@ -541,7 +533,6 @@ pub(crate) struct MemlockFacts {
 pub(crate) struct DeviceFacts {
     /// The name: `mlx5_0`.
     pub(crate) name: String,
-    /// True for a software device.
     pub(crate) is_software: bool,
     /// The reason why the device cannot be used, in words that follow its name; none if it can.
     pub(crate) fault: Option<String>,
@@ -549,7 +540,6 @@ pub(crate) struct DeviceFacts {
     pub(crate) forbidden_file: Option<String>,
     /// The version of the firmware, if the device has one.
     pub(crate) firmware: Option<String>,
-    /// The ports, by number.
     pub(crate) ports: Vec<PortFacts>,
 }
 

@@ -110,7 +110,6 @@ pub(crate) struct Ticket {
     pub(crate) addresses: Vec<IpAddr>,
     /// The port of the listener, which is never 0.
     pub(crate) port: u16,
-    /// The key of the listener.
     pub(crate) key: Key,
 }
 

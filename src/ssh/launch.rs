@@ -65,7 +65,6 @@ pub(crate) struct Launch {
 /// How a [`Launch`] reaches its host. Each kind fails in its own way and gets its own explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LaunchKind {
-    /// Over ssh.
     Ssh,
     /// Over the program of `--rsh`.
     Rsh,
@@ -179,7 +178,6 @@ impl Launch {
         self
     }
 
-    /// Returns the program that is started.
     pub(crate) fn program(&self) -> &OsStr {
         &self.argv[0]
     }
@@ -213,7 +211,6 @@ const SSH_OPTIONS: [&str; 9] = [
     "-oRemoteCommand=none",
 ];
 
-/// The options of ssh for a relay.
 const RELAY_OPTIONS: [&str; 3] = [
     "-oClearAllForwardings=yes",
     "-oForwardX11=no",

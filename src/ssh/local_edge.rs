@@ -42,7 +42,6 @@ pub(crate) enum LocalEdgeCommand {
 /// An event of one of the controller's own edges.
 #[derive(Debug, Clone)]
 pub(crate) enum LocalEdgeEvent {
-    /// The edge is connected, over this link.
     Connected(EdgeLink),
     /// The peer was found at none of the addresses: each address, and how the attempt failed.
     Unreachable(Vec<(String, String)>),
@@ -246,7 +245,6 @@ impl LocalWork for StandardStream {
 /// The reason why one of the controller's own edges cannot carry all of its bytes.
 #[derive(Debug)]
 pub(crate) enum EdgeError {
-    /// The stream broke.
     Stream(Error),
     /// Standard input or output failed: a sentence for the user.
     Local(String),

@@ -11,7 +11,6 @@ use super::{
     stage::StageWork,
 };
 
-/// An operand of rdcp.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operand {
     /// `-`: the standard input or output.
@@ -22,7 +21,6 @@ pub(crate) enum Operand {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPath {
     pub(crate) place: StageHost,
-    /// The path, for the host's agent.
     pub(crate) path: Vec<u8>,
 }
 

@@ -30,14 +30,12 @@ pub(crate) enum PlanInput {
 /// A stage as one segment of the command line describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlannedStage {
-    /// Where the stage runs.
     pub(crate) place: StageHost,
     pub(crate) work: StageWork,
     /// The text after the colon, for messages and tables.
     pub(crate) text: String,
 }
 
-/// Where a stage runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StageHost {
     /// On this machine, without ssh.
@@ -53,7 +51,6 @@ pub(crate) enum StageHost {
     Server {
         /// The host, as it was typed.
         host: String,
-        /// The port of the server.
         port: u16,
     },
 }

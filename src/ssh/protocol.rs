@@ -84,7 +84,6 @@ pub(crate) enum FromAgent {
     /// Reports that this end of an edge is connected.
     Connected {
         edge: EdgeId,
-        /// What carries the edge.
         link: EdgeLink,
     },
     /// Carries a message of the application.
@@ -125,7 +124,6 @@ pub(crate) struct EdgeLink {
     /// The cipher of the data; none if the data is not encrypted.
     pub(crate) cipher: Option<Cipher>,
     pub(crate) rails: u16,
-    /// The address of the peer.
     pub(crate) address: String,
 }
 
@@ -403,7 +401,6 @@ impl std::fmt::Debug for EdgeOrder {
     }
 }
 
-/// Whether edges go through ssh.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ViaSsh {
     /// Every edge between two hosts does.

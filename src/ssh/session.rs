@@ -46,7 +46,6 @@ use crate::{
     connect, running_time::within_running_time, threads,
 };
 
-/// The way to an agent.
 #[derive(Clone)]
 pub(crate) enum AgentRoute {
     /// A process on this machine: ssh, what replaces it, or the agent itself.
@@ -60,9 +59,7 @@ pub(crate) enum AgentRoute {
 pub(crate) struct ServerRoute {
     /// The host, as it was typed.
     pub(crate) host: String,
-    /// The port of the server.
     pub(crate) port: u16,
-    /// The key of this client.
     pub(crate) key: Key,
     /// The time after which the server counts as lost.
     pub(crate) timeout: Duration,
@@ -295,7 +292,6 @@ impl Drop for AgentSession {
 enum Talk {
     /// Messages with the agent; these are queued for it.
     Messages(UnboundedReceiver<ToAgent>),
-    /// One end of a relay.
     Relay(RelaySession),
 }
 

@@ -35,7 +35,6 @@ pub(crate) enum StageWork {
     Read(Vec<u8>),
     /// `> path` and `>> path`: writes the input to the file, and sends an empty output.
     Write {
-        /// The path of the file.
         path: Vec<u8>,
         /// Whether the input is appended (`>>`) and does not replace the file (`>`).
         append: bool,
@@ -137,15 +136,12 @@ pub(crate) struct StageReport {
     pub(crate) blocked_on_input_us: u64,
     /// The part of the elapsed time in which the stage waited for the next stage to receive its output.
     pub(crate) blocked_on_output_us: u64,
-    /// What is under the name of the stage's file.
     pub(crate) file: TargetFile,
 }
 
 /// How a process, or a stage without one, ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Status {
-    /// It exited with this status.
     Exited(u8),
-    /// This signal killed it.
     Signaled(u8),
 }

@@ -306,7 +306,6 @@ pub(crate) type LocalEdges = BTreeMap<EdgeId, UnboundedSender<LocalEdgeCommand>>
 
 /// Runs one piece of work: holds its machine and everything that the machine's actions need.
 pub(crate) struct Driver<W> {
-    /// The machine that makes every decision.
     pub(crate) machine: SupervisorMachine<W>,
     /// The way to each agent.
     pub(crate) routes: Vec<AgentRoute>,
@@ -328,7 +327,6 @@ pub(crate) struct Driver<W> {
     pub(crate) observe: Observer<W>,
 }
 
-/// The number and the name of a signal that ends the run.
 pub(crate) type EndingSignal = (u8, &'static str);
 
 impl<W: SupervisedWork> Driver<W> {

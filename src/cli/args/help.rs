@@ -273,7 +273,6 @@ With a key that rdrecv makes and prints:
   [hostB] $ rdrecv 12345 -o mycopy
   [hostA] $ RDPIPE_KEY=rdk1... rdsend hostB 12345 -i myfile";
 
-/// The places from which rdsend and rdrecv take the key.
 const KEYS: &str = "\
 Keys:
   Both ends need the same key. They take it from the first of these places:

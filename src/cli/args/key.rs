@@ -150,7 +150,6 @@ impl Drop for Secret {
 pub(crate) enum TicketSource {
     /// The user gave no ticket.
     None,
-    /// The ticket is this text.
     Text(Secret),
     /// The ticket is the first line of this file.
     File(PathBuf),

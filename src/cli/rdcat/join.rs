@@ -23,7 +23,6 @@ use crate::{
     reach::ticket::Ticket,
 };
 
-/// The role of this rdcat in a connection by ticket.
 pub(super) enum TicketRole {
     /// Prints a ticket, and waits for the peer.
     Listen,

@@ -218,7 +218,6 @@ impl RdcpArgs {
         self.lanes.unwrap_or_else(suitable)
     }
 
-    /// Returns the options for the agents.
     pub(crate) fn options(&self) -> CopyOptions {
         let copy = &self.copy;
         CopyOptions {

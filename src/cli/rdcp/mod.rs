@@ -138,7 +138,6 @@ const EXPECTED: &str = "give SOURCE... and DESTINATION, each a PATH, [user@]HOST
 /// The names of stdin on this machine. The process that reads files is another one, with a stdin of its own.
 const INPUT_NAMES: [&[u8]; 3] = [b"/dev/stdin", b"/dev/fd/0", b"/proc/self/fd/0"];
 
-/// The names of stdout on this machine.
 const OUTPUT_NAMES: [&[u8]; 3] = [b"/dev/stdout", b"/dev/fd/1", b"/proc/self/fd/1"];
 
 /// Returns an operand, or `-` in place of one of these names of a file of this machine.

@@ -153,7 +153,6 @@ impl<'a> CopyDocument<'a> {
 pub(super) struct CopyTotals {
     /// Files, links and special files that have their final names; with `-n`, that would be copied.
     files: u64,
-    /// Directories that were made.
     directories: u64,
     /// The bytes of contents that were written, without holes.
     bytes: u64,

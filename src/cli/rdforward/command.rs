@@ -235,12 +235,10 @@ impl CommandSignals {
     }
 }
 
-/// How a run has ended.
 enum RunOutcome {
     /// The tunnel has ended without the command, or a signal has ended both.
     Tunnel(TunnelOutcome),
     NotStarted(StartError),
-    /// The command has ended, and the tunnel with it.
     Ended {
         status: ExitStatus,
         /// True if the tunnel had broken before.

@@ -84,7 +84,6 @@ fn in_background(args: &mut RdforwardArgs) -> Exit {
 
 /// What the program does.
 enum ForwardOperation {
-    /// Forward to this end.
     Forward(TicketSource),
     /// Run a command, whose words these are.
     Run {
@@ -93,7 +92,6 @@ enum ForwardOperation {
         ticket: TicketSource,
         command: Vec<OsString>,
     },
-    /// Serve clients.
     Serve(Box<args::ForwardServeArgs>),
     /// Wait for a peer with a ticket.
     Listen,
@@ -172,7 +170,6 @@ impl ForwardOperation {
     }
 }
 
-/// Returns the command with these words, in the environment that this program was started with.
 fn program(words: &[OsString], environment: &[(&str, Option<Secret>)]) -> Option<Command> {
     let (program, args) = words.split_first()?;
     let mut command = Command::new(program);

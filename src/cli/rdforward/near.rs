@@ -120,7 +120,6 @@ impl TunnelOutcome {
 }
 
 impl<'a> NearSide<'a> {
-    /// Starts the threads.
     pub(super) fn start(
         options: &'a ForwardPeerOptions,
         console: &'a Console,
@@ -134,7 +133,6 @@ impl<'a> NearSide<'a> {
         })
     }
 
-    /// Returns the console of the program.
     pub(super) fn console(&self) -> &Console {
         self.console
     }
@@ -327,7 +325,6 @@ impl<'a> NearSide<'a> {
 /// What the other end receives after a signal.
 const INTERRUPTED: &str = "rdforward was interrupted";
 
-/// How the near end of a dialed tunnel ended.
 enum EdgeEnd {
     Interrupted(u8),
     Failed(EdgeError),

@@ -25,7 +25,6 @@ pub(super) enum ForwardPeer {
         /// The host, as it was typed.
         host: String,
         port: u16,
-        /// The key of this client.
         key: Key,
     },
     /// `rdforward --listen`.
@@ -35,11 +34,9 @@ pub(super) enum ForwardPeer {
 /// The other end of a tunnel, before keys and tickets are read.
 #[derive(Debug)]
 pub(super) enum NamedPeer {
-    /// A host of ssh.
     Host(StageHost),
     /// The host and the port of a server.
     Server(String, u16),
-    /// A ticket, or the file that has it.
     Ticket(TicketSource),
 }
 

@@ -212,11 +212,9 @@ impl PictureArgs {
 /// What the operands ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Measure these hosts.
     Hosts(Vec<OsString>),
     /// Compare two reports.
     Diff(PathBuf, PathBuf),
-    /// Draw a report.
     Draw(PathBuf),
 }
 

@@ -48,17 +48,14 @@ struct PerfHost {
     name: String,
     events: EventSender,
     facts: Option<HostFacts>,
-    /// The reason why the host is lost.
     lost: Option<String>,
     /// The signal that has ended its run.
     signal: Option<u8>,
     has_ended: bool,
 }
 
-/// What a host has reported.
 #[derive(Debug)]
 pub(super) enum HostNews {
-    /// A message of its agent.
     Message(FromPerf),
     Ended(RunOutcome),
 }

@@ -33,7 +33,6 @@ pub(super) struct MeasuredPair {
 /// A file or a directory that is measured.
 #[derive(Debug, Clone)]
 pub(super) struct MeasuredPath {
-    /// The index of the host.
     pub(super) host: usize,
     pub(super) path: Vec<u8>,
     pub(super) is_written: bool,
@@ -42,7 +41,6 @@ pub(super) struct MeasuredPath {
 /// One measurement of a run, and its runs so far.
 struct PlannedSeries {
     series: Series,
-    /// The place in the report.
     place: usize,
     step: Step,
     has_failed: bool,

@@ -47,7 +47,6 @@ pub(super) struct RunOutcome {
     rates: [Option<f64>; 2],
     /// The index of the first finding that the measurements have shown.
     late: usize,
-    /// The choices of the pairs that cannot be measured.
     unmeasured: Vec<PairChoice>,
     /// The pairs of hosts that carry less than was expected.
     shortfalls: Vec<String>,
@@ -107,7 +106,6 @@ impl RunOutcome {
         self.unwritten.is_some()
     }
 
-    /// Adds what was measured.
     pub(super) fn measured(
         &mut self,
         coordinator: &Coordinator,

@@ -171,7 +171,6 @@ fn spread(series: &Series) -> String {
     format!("±{:.0}%", series.spread() * 100.0)
 }
 
-/// Returns the table of times.
 fn latency(series: &[&Series]) -> Option<TextTable> {
     let is_of = |series: &&&Series| {
         matches!(

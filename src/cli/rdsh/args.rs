@@ -88,7 +88,6 @@ pub(crate) struct SshLine {
     pub(crate) own: Vec<OsString>,
     /// The host.
     pub(crate) destination: Option<OsString>,
-    /// The words of the command.
     pub(crate) command: Vec<OsString>,
     /// Whether the command gets no stdin (`-n`).
     pub(crate) without_stdin: bool,

@@ -94,7 +94,6 @@ fn carry_out(called: &OsStr, words: Vec<OsString>) -> anyhow::Result<u8> {
     }
 }
 
-/// Returns the options in the environment.
 fn options() -> anyhow::Result<Vec<OsString>> {
     let Some(text) = env::var_os(OPTIONS_VARIABLE).filter(|text| !text.is_empty()) else {
         return Ok(Vec::new());

@@ -123,7 +123,6 @@ impl fmt::Debug for ClientKeys {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::cli) struct KeyChanges {
     pub(in crate::cli) added: Vec<Arc<str>>,
-    /// Clients that were revoked.
     pub(in crate::cli) removed: Vec<Arc<str>>,
     /// Clients that have another key.
     pub(in crate::cli) replaced: Vec<Arc<str>>,
@@ -299,7 +298,6 @@ struct KeyTable {
 pub(in crate::cli) struct KnownClient {
     /// The name of the client.
     pub(in crate::cli) name: Arc<str>,
-    /// The key of the client.
     pub(in crate::cli) key: Key,
     pub(in crate::cli) rights: ClientRights,
     /// The number of the line, from 1.
@@ -382,7 +380,6 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A line of a new client, and the id of its key.
     fn client(name: &str) -> (String, KeyId) {
         let line = new_client(name).unwrap().server_line;
         let key = line.split_once(' ').unwrap().1;

@@ -111,7 +111,6 @@ pub(in crate::cli) enum ClientKeysError {
     #[error("the key file {}, {error}", path.display())]
     Line {
         path: PathBuf,
-        /// The line, and what is wrong with it.
         error: LineError,
     },
     /// The key in a line is damaged, or cannot be stretched.
@@ -187,7 +186,6 @@ pub(in crate::cli) const MAX_NAME_BYTES: usize = 64;
 pub(in crate::cli) struct ClientLine<'a> {
     /// The number of the line, from 1.
     pub(in crate::cli) number: usize,
-    /// The name of the client.
     pub(in crate::cli) name: &'a str,
     /// The text of the client's key, as it is in the file.
     pub(in crate::cli) key: &'a [u8],
@@ -200,7 +198,6 @@ pub(in crate::cli) struct ClientLine<'a> {
 pub(in crate::cli) struct LineError {
     /// The number of the line, from 1.
     pub(in crate::cli) line: usize,
-    /// What is wrong with the line.
     pub(in crate::cli) fault: LineFault,
 }
 
@@ -243,7 +240,6 @@ pub(in crate::cli) enum LineFault {
     KeyTwice(usize),
 }
 
-/// What is wrong with the name of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(in crate::cli) enum NameFault {
     /// The name is empty, too long, or has characters that are not allowed.

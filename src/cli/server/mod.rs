@@ -74,7 +74,6 @@ pub(in crate::cli) trait Service: Send + Sync + Sized + 'static {
 pub(in crate::cli) struct Client {
     /// The name of the client in the key file.
     pub(in crate::cli) name: Arc<str>,
-    /// The key of the client.
     pub(in crate::cli) key: Key,
     /// What the client may do, as its line said when the session began.
     pub(in crate::cli) rights: ClientRights,
@@ -82,7 +81,6 @@ pub(in crate::cli) struct Client {
     pub(in crate::cli) line_number: usize,
     /// The number of the session, which no other session of the server has.
     pub(in crate::cli) number: u64,
-    /// The listener of the server.
     pub(in crate::cli) listener: Arc<Listener>,
     /// The places of the client's key.
     pub(in crate::cli) places: Places,
@@ -142,7 +140,6 @@ pub(in crate::cli) struct ServerOptions<'a> {
     pub(in crate::cli) stream: StreamConfig,
     /// What clients may occupy.
     pub(in crate::cli) limits: Limits,
-    /// The worker threads for sessions.
     pub(in crate::cli) workers: usize,
     /// The time for sessions to end by themselves after a signal; none for sessions that never do.
     pub(in crate::cli) grace: Option<Duration>,
@@ -220,7 +217,6 @@ struct Server<S> {
     listener: Arc<Listener>,
     console: Console,
     clients: ClientTable,
-    /// The tasks of the sessions.
     tasks: TaskTracker,
     started: Instant,
     ended: CancellationToken,
@@ -435,7 +431,6 @@ impl<S: Service> Server<S> {
 /// The log of a server, in which each line names a client.
 #[derive(Clone)]
 pub(in crate::cli) struct ClientLog {
-    /// The client and its address.
     client: String,
     /// The client, which has one budget for all its sessions.
     name: Arc<str>,

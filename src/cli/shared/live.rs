@@ -27,7 +27,6 @@ struct LiveStage {
     host: String,
     command: String,
     progress: StageProgress,
-    /// The number of reports that were seen.
     reports: u64,
     /// When the last one came.
     reported: Option<Instant>,
@@ -132,7 +131,6 @@ const LEAST_COMMAND: usize = 8;
 
 const MOST_COMMAND: usize = 32;
 
-/// Returns the text in exactly so many columns.
 fn filled(text: &str, columns: usize) -> String {
     let shown = if width(text) > columns {
         cut(text, columns.saturating_sub(3)) + "..."

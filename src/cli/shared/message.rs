@@ -90,7 +90,6 @@ impl Console {
         std::process::exit(exit.code().into())
     }
 
-    /// Prints an error.
     pub(crate) fn error(&self, text: &str) {
         self.say(Level::Error, text);
     }
@@ -351,7 +350,6 @@ impl Console {
     }
 }
 
-/// Where JSON goes.
 #[derive(Debug, Clone)]
 enum JsonOutput {
     Stderr,
@@ -369,7 +367,6 @@ impl JsonOutput {
     }
 }
 
-/// A file for a report in JSON.
 #[derive(Debug)]
 struct JsonFile {
     file: File,

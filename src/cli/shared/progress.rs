@@ -156,7 +156,6 @@ fn with_bar(line: String, done: u64, total: Option<u64>, columns: usize) -> Stri
     }
 }
 
-/// Returns a bar of so many characters.
 fn bar(done: u64, total: u64, length: usize) -> String {
     let full = u128::from(done.min(total)) * length as u128;
     let full = full.checked_div(u128::from(total)).unwrap_or(0);
@@ -284,7 +283,6 @@ pub(crate) struct FilesProgress {
     pub(crate) files: u64,
     /// The files that are known so far, done or not.
     pub(crate) found_files: u64,
-    /// Those of them whose sizes are known.
     pub(crate) sized_files: u64,
     /// True if no more files will be found.
     pub(crate) is_walked: bool,

@@ -181,7 +181,6 @@ pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes / seconds } else { 0.0 }
 }
 
-/// Formats a number of bytes.
 pub(crate) fn amount(bytes: u64) -> String {
     if bytes < 1000 {
         return format!("{bytes} B");

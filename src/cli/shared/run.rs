@@ -245,7 +245,6 @@ pub(crate) enum Exit {
     Remote,
     /// All bytes were sent, but the connection broke before the other end confirmed them.
     Unconfirmed,
-    /// The command that was run ended with this status.
     Command(u8),
     Signal(u8),
     /// The reader of the output went away. The code is the one that a shell shows for a program that SIGPIPE killed.

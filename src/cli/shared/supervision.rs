@@ -60,7 +60,6 @@ pub(crate) struct Supervision<'a> {
     pub(crate) hosts: &'a HostOptions,
     pub(crate) stream: &'a StreamOptions,
     pub(crate) console: &'a Console,
-    /// The key for servers, and what they are.
     pub(crate) client_key: Option<(&'a Key, ServerKind)>,
     /// The runtime of the supervisor and of the streams' control tasks. The bytes move on other threads.
     pub(crate) control: &'a Handle,
@@ -168,7 +167,6 @@ impl Supervision<'_> {
         })
     }
 
-    /// Returns the way to a server.
     fn server_route(&self, place: &StageHost, timeout: Duration) -> anyhow::Result<ServerRoute> {
         match (place, self.client_key) {
             (StageHost::Server { host, port }, Some((key, kind))) => Ok(ServerRoute {

@@ -27,7 +27,6 @@ pub(crate) struct TicketOffer {
     pub(crate) hosts: HostOptions,
     /// The address to listen on; none is every address of this host.
     pub(crate) bind: Option<IpAddr>,
-    /// The settings of the stream.
     pub(crate) config: StreamConfig,
     /// What the user does with the ticket: "connect".
     pub(crate) purpose: &'static str,

@@ -92,7 +92,6 @@ pub(crate) fn answer(
 
 /// What the answers to one question share.
 struct AnswerTools<'a> {
-    /// The owners that the source has named.
     owners: &'a LocalOwners,
     /// The ranges that the answers may still have.
     room: usize,
@@ -402,7 +401,6 @@ fn digests(
 
 /// An entry that the destination keeps.
 pub(crate) struct KeptEntry<'a> {
-    /// The folder of the entry.
     pub(crate) directory: &'a OwnedFd,
     pub(crate) folder: &'a RelativePath,
     /// The local name.

@@ -40,7 +40,6 @@ const SET_USER: u32 = 0o4000;
 /// The set-group-ID bit.
 const SET_GROUP: u32 = 0o2000;
 
-/// The sticky bit.
 const STICKY: u32 = 0o1000;
 
 /// The bits of a mode that chmod(2) sets.
@@ -82,7 +81,6 @@ pub(super) struct FreshEntry {
 /// What the default ACL of a folder gives to new entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InheritedAcl {
-    /// The bits that the mode of a new entry can have.
     mode_bits: u32,
 }
 
@@ -122,7 +120,6 @@ impl FreshEntry {
 }
 
 impl ReplacedFile {
-    /// Returns a file that is replaced, and has these attributes.
     pub(super) fn new(stat: Stat, attributes: Vec<Attribute>) -> Self {
         Self { stat, attributes }
     }

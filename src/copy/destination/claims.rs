@@ -44,7 +44,6 @@ struct ClaimTable {
     copies: HashMap<u64, ClaimingCopy>,
     /// The copies by the names that they claim.
     names: HashMap<(DirectoryId, EntryName), u64>,
-    /// The copies by the directories that they claim.
     directories: HashMap<DirectoryId, u64>,
 }
 

@@ -61,7 +61,6 @@ pub(super) struct CurrentFolder {
     pub(super) acl: Option<InheritedAcl>,
     /// What the system gives to new entries, once an entry was made.
     pub(super) fresh: Option<FreshEntry>,
-    /// How the entries got their names.
     pub(super) naming: EntryNaming,
     /// True if entries can be made but neither renamed nor removed, so that they get their names at once.
     pub(super) is_append_only: bool,

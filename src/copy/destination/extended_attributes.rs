@@ -7,7 +7,6 @@ use rustix::io::Errno;
 use super::{attributes::EntryHandle, state::errno_text};
 use crate::copy::{metadata::Attribute, order::KeptRights};
 
-/// The beginning of the names of ACLs.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
 /// Sets the extended attributes of an entry, as far as `rights` keeps them. `note` receives what cannot be kept. ACLs are
@@ -111,7 +110,6 @@ pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// The attribute with the ACL that new entries of a directory inherit.
 pub(crate) const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// The version of the format.
 const VERSION: u32 = 2;
 
 const TAG_OWNER: u16 = 0x01;

@@ -66,7 +66,6 @@ pub(super) struct FolderTable {
 
 #[derive(Debug)]
 pub(super) struct OpenFolder {
-    /// The folder.
     pub(super) fd: OwnedFd,
     /// The device and the inode of the folder.
     pub(super) id: EntryId,
@@ -246,7 +245,6 @@ impl FolderTable {
         }
     }
 
-    /// Adds a folder to those that something is done to at the end.
     fn add_end(&self, state: &DestinationState, end: &FolderEnd) {
         if let Err(error) = lock(&self.ends).push(state, end) {
             let why = format!("cannot keep a list of directories: {error}");

@@ -49,7 +49,6 @@ const MIRRORED_BEFORE: &str = "the file system takes its name for that of anothe
 pub(super) struct MirroredFolder {
     folder: Option<RelativePath>,
     names: NameSet,
-    /// The memory that the names have taken.
     taken: usize,
     /// The directories of the destination that were mirrored.
     mirrored: WrittenEntries,
@@ -232,7 +231,6 @@ pub(crate) enum Stay {
     Limit,
     /// It cannot be removed, which is reported.
     Failed,
-    /// The copy was ended.
     Ended,
 }
 

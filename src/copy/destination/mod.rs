@@ -95,7 +95,6 @@ pub(crate) struct DestinationEngine {
     existing: ExistingRights,
     owner: PartOwner,
     part: RunPart,
-    /// What earlier copies of the run have written.
     earlier: WrittenEntries,
 }
 

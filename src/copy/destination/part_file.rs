@@ -65,7 +65,6 @@ pub(super) struct PartPromise {
     inode: u64,
     /// The time of its last change: what was written afterwards has not been compared.
     changed: Timestamp,
-    /// The ranges that are written.
     pub(super) ranges: MappedRanges,
 }
 
@@ -267,7 +266,6 @@ const CHECK_BYTES: usize = 16;
 /// A part of an HMAC-BLAKE2s: none of another owner's making is ever equal.
 type MapCheck = [u8; CHECK_BYTES];
 
-/// What a map is of.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MapSubject<'a> {
     /// Whose unfinished file it is.
@@ -279,7 +277,6 @@ pub(super) struct MapSubject<'a> {
 }
 
 impl MapSubject<'_> {
-    /// Returns the header of the map, and its check.
     fn header(&self) -> ([u8; MAP_HEADER_BYTES], MapCheck) {
         let SourceVersion { size, modified, .. } = self.version;
         let mut bytes = [0; MAP_HEADER_BYTES];

@@ -60,7 +60,6 @@ enum TopName {
 /// The local folder of a wire path, and the local names of its entries.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PlacedFolder {
-    /// The local path.
     pub(super) path: RelativePath,
     pub(super) entries: EntryNames,
 }
@@ -95,14 +94,12 @@ pub(super) enum EntryNames {
     Refused(&'static str),
 }
 
-/// How an entry got its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryNaming {
     /// The user typed it as the destination.
     Destination,
     /// It is the name of a source, in the directory that the user typed as the destination.
     Source,
-    /// It is in a tree that is copied.
     Tree,
 }
 

@@ -45,7 +45,6 @@ pub(super) const ENDED: &str = "the copy was ended";
 
 /// How and where a destination writes, what is done so far, and the way to the controller.
 pub(super) struct DestinationState {
-    /// How files are copied.
     pub(super) options: CopyOptions,
     /// Where they go.
     pub(super) placement: Placement,
@@ -55,7 +54,6 @@ pub(super) struct DestinationState {
     pub(super) owner: PartOwner,
     /// Gives entries their names, and knows what the run has written.
     pub(super) written: WrittenGuard,
-    /// Gives entries their metadata.
     pub(super) keeper: MetadataKeeper,
     /// What the source may do with entries that exist.
     pub(super) existing: ExistingRights,
@@ -371,11 +369,9 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
 pub(super) struct DestinationShared {
     /// How and where they write, and what is done so far.
     pub(super) state: DestinationState,
-    /// The folders that the source has named.
     pub(super) folders: FolderTable,
     /// The files that arrive in parts.
     pub(super) large: LargeTable,
-    /// The hard links that are made at the end.
     pub(super) links: HardLinkSpool,
     /// Cancelled when all operands of the source were compared with their copies: from then on lanes write.
     pub(super) compared: CancellationToken,

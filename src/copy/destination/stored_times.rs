@@ -151,7 +151,6 @@ mod tests {
         }
     }
 
-    /// Returns an entry with these times of modification and change.
     fn entry(seconds: i64, modified: u32, changed: u32) -> Stat {
         let mut stat = fstat(File::open(".").unwrap()).unwrap();
         (stat.st_mtime, stat.st_mtime_nsec) = (seconds, modified.into());

@@ -338,7 +338,6 @@ pub(crate) struct EntryList {
 }
 
 impl EntryList {
-    /// Appends an entry.
     pub(crate) fn push(&mut self, name: &CStr, kind: FileType) {
         self.names.extend_from_slice(name.to_bytes_with_nul());
         self.heads.push((self.names.len(), kind));
@@ -368,7 +367,6 @@ impl EntryList {
     }
 }
 
-/// Entries of a folder for a lane.
 pub(crate) struct FolderJob {
     pub(crate) folder: Arc<SourceFolder>,
     /// The entries. None, if the folder has nothing but directories.
@@ -572,7 +570,6 @@ impl WorkBoard {
         }
     }
 
-    /// Returns work for a lane that is there now.
     pub(crate) fn try_take(&self, lane: usize) -> NextWork {
         let mut state = self.state();
         if let Some(at) = state.jobs.iter().position(|job| job.folder.claim(lane)) {

@@ -37,7 +37,6 @@ pub(crate) const SHARED_BYTES: u64 = 64 << 20;
 pub(crate) struct LargeSource {
     /// What every lane announces.
     pub(crate) announcement: LargeFile,
-    /// The folder of the file.
     pub(crate) folder: Arc<SourceFolder>,
     /// The name in the folder.
     pub(crate) name: EntryName,
@@ -219,7 +218,6 @@ struct Extents {
     /// Ranges that have other contents at the destination, in order and apart from each other.
     different: Vec<ByteRange>,
     position: u64,
-    /// The end of the data around the position.
     data_end: u64,
 }
 

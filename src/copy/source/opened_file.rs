@@ -20,7 +20,6 @@ const MIN_HOLE: u64 = 4096;
 const SPOOLED_BYTES: usize = 256 << 10;
 
 pub(crate) struct OpenedFile {
-    /// The file.
     pub(crate) fd: OwnedFd,
     /// What fstat(2) said after it was opened.
     pub(crate) stat: Stat,

@@ -201,7 +201,6 @@ impl Questions {
         Ok(())
     }
 
-    /// Counts what is sent.
     fn count(&self, job: &FolderJob) {
         let tally = &self.shared.tally;
         for (stat, answer) in job.stats.iter().zip(&job.answers) {
@@ -331,7 +330,6 @@ async fn name_owners(
     Ok(())
 }
 
-/// Returns the question for a job, which gives its attributes to it.
 fn question(job: &mut FolderJob) -> Result<FromSource, CopyError> {
     let mut attributes = std::mem::take(&mut job.attributes).into_iter();
     let targets = std::mem::take(&mut job.targets);

@@ -40,12 +40,10 @@ struct SpoolWriter {
     failure: Option<io::Error>,
 }
 
-/// A record of the list.
 #[derive(Serialize, Deserialize)]
 enum SpoolRecord {
     /// The entries that follow are in this folder.
     Folder {
-        /// The path that opens the directory of the operand.
         open_path: Vec<u8>,
         /// The device and the inode of that directory.
         identity: (u64, u64),
@@ -53,7 +51,6 @@ enum SpoolRecord {
         /// The path at the destination.
         path: RelativePath,
     },
-    /// An entry that was sent.
     Entry {
         name: EntryName,
         identity: (u64, u64),
@@ -76,7 +73,6 @@ impl SentSpool {
         })
     }
 
-    /// Appends an entry.
     pub(crate) fn add(&self, folder: &SourceFolder, name: &EntryName, stat: &Stat) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = SpoolRecord::Entry {

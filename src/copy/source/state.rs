@@ -30,7 +30,6 @@ use crate::copy::{
 };
 
 pub(crate) struct SourceShared {
-    /// How files are copied.
     pub(crate) options: CopyOptions,
     /// The counts, and the way to the controller.
     pub(crate) tally: Tally,
@@ -100,7 +99,6 @@ impl SourceShared {
         options.archive && may_skip_same
     }
 
-    /// Returns a number for a large file.
     pub(crate) fn next_large_id(&self) -> u64 {
         self.large_files.fetch_add(1, Ordering::Relaxed)
     }

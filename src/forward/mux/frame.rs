@@ -50,7 +50,6 @@ pub(crate) enum FrameKind {
     Data = 5,
     /// The end of one direction of a connection.
     Fin = 6,
-    /// The connection was reset.
     Reset = 7,
     /// The receiver accepts more bytes of a connection.
     Window = 8,
@@ -156,7 +155,6 @@ pub(crate) enum FramePiece<'a> {
     },
     /// No more bytes of a connection follow.
     Fin(FlowId),
-    /// The connection was reset.
     Reset(FlowId),
     /// More bytes of a connection may be sent.
     Window {

@@ -44,9 +44,7 @@ pub(crate) enum MuxFault {
 /// Which numbers an end gives to the connections that it opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MuxEnd {
-    /// Odd numbers.
     Odd,
-    /// Even numbers.
     Even,
 }
 

@@ -169,7 +169,6 @@ const LISTENER: u8 = 0;
 pub(super) enum SetupStep {
     /// Setting `no_new_privs`.
     NoNewPrivileges = 1,
-    /// Installing the filter.
     Filter = 2,
     /// Passing the listener.
     Pass = 3,
@@ -186,7 +185,6 @@ pub(super) struct Takeover(OwnedFd);
 /// What the new process has sent.
 #[derive(Debug)]
 pub(super) enum Handed {
-    /// The listener of the filter.
     Listener(OwnedFd),
     Failed(SetupStep, Errno),
     /// Nothing: the process could not be made.

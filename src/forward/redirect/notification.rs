@@ -174,7 +174,6 @@ impl From<&libc::seccomp_notif> for SuspendedCall {
     }
 }
 
-/// What is pending at the listener.
 enum Pending {
     Call,
     Nothing,

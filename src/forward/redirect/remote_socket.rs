@@ -185,7 +185,6 @@ impl RemoteSocket {
 }
 
 impl ConnectingSocket {
-    /// The address of the door.
     pub(super) fn door(&self) -> SocketAddr {
         self.door
     }

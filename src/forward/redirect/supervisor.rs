@@ -51,7 +51,6 @@ struct Connects {
 /// A call of `connect()` that is redirected.
 struct Redirected {
     call: SuspendedCall,
-    /// The calling process.
     process: OwnedFd,
     socket: RemoteSocket,
     destination: SocketAddr,

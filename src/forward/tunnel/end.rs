@@ -23,7 +23,6 @@ const MOST_LOOKUPS: usize = 16;
 
 /// What all streams of one end of a tunnel share.
 pub(crate) struct TunnelEnd {
-    /// The numbers of the connections that this end opens.
     pub(super) numbers: MuxEnd,
     /// The memory for bytes of all connections that programs have not read.
     pub(super) budget: Arc<WindowBudget>,

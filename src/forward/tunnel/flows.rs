@@ -80,7 +80,6 @@ pub(crate) struct FlowLabel {
 /// The counts of a tunnel, which may be read at any time.
 #[derive(Debug, Default)]
 pub(crate) struct TunnelCounts {
-    /// The connections that are open.
     pub(crate) open: AtomicU64,
     /// The connections that were made so far.
     pub(crate) made: AtomicU64,
@@ -162,7 +161,6 @@ pub(super) enum RestEnd {
 /// does not read may wait for the reset, in a `write` for example.
 pub(super) const RESET_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The end that has asked for a connection.
 #[derive(Debug)]
 pub(super) enum AskingEnd {
     /// This end.
@@ -519,7 +517,6 @@ impl ReadyQueue {
         self.task.register(cx.waker());
     }
 
-    /// Wakes the task.
     pub(super) fn wake(&self) {
         self.task.wake();
     }

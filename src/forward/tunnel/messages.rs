@@ -16,9 +16,7 @@ pub(crate) const TUNNEL_VERSION: u32 = 3;
 pub(crate) enum TunnelMessage {
     /// The first message of each end.
     Hello {
-        /// The version of this end.
         version: u32,
-        /// The version of the program.
         program: String,
     },
     /// Asks the far end to listen.
@@ -44,7 +42,6 @@ pub(crate) enum TunnelMessage {
     },
     /// Asks the far end for further streams, once, over the first stream.
     AskStreams {
-        /// The number of streams that the tunnel is to have.
         streams: u16,
         /// True if the user has chosen the number. Otherwise it is how many suit the host.
         is_chosen: bool,
@@ -82,7 +79,6 @@ pub(crate) enum OpenTarget {
 /// The reason why a connection cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ForwardRefusal {
-    /// What kind of obstacle it is.
     pub(crate) kind: RefusalKind,
     /// One sentence without a period.
     pub(crate) text: String,

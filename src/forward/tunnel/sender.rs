@@ -85,11 +85,9 @@ enum ReadMode {
 
 /// What a look at one connection led to.
 enum Turn {
-    /// Bytes were sent.
     Sent,
     /// Nothing can be sent now.
     Waits,
-    /// The direction has ended.
     Ended,
 }
 

@@ -28,7 +28,6 @@ use tokio::{
     runtime::Handle,
 };
 
-/// A local socket that was accepted or connected.
 #[derive(Debug)]
 pub(crate) enum LocalSocket {
     Tcp(TcpStream),
@@ -89,7 +88,6 @@ impl LocalSocket {
         })
     }
 
-    /// Splits the socket.
     pub(super) fn into_directions(self) -> (SocketReader, SocketWriter) {
         let (read, write) = match self {
             Self::Tcp(socket) => {

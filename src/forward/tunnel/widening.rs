@@ -29,7 +29,6 @@ use crate::{Key, KeyId, Listener, Stream, StreamConfig, carry::CarryThread, conn
 /// MiB of pinned memory.
 pub(crate) const MOST_SUITABLE_STREAMS: u16 = 4;
 
-/// The most streams of a tunnel.
 pub(crate) const MOST_STREAMS: u16 = 16;
 
 /// Returns the number of streams of a tunnel where the user gives none, for a host that this number of streams suits.
@@ -53,7 +52,6 @@ pub(crate) struct FurtherStreams {
     pub(crate) streams: u16,
     /// The most streams, whatever the other end asks for.
     pub(crate) most: u16,
-    /// Whether the user has chosen the number.
     pub(crate) is_chosen: bool,
     /// The key of the first stream.
     pub(crate) key: Key,
@@ -89,12 +87,10 @@ pub(super) struct Widener {
     carrier: FurtherCarrier,
 }
 
-/// What every further stream needs.
 #[derive(Clone)]
 struct FurtherCarrier {
     end: Arc<TunnelEnd>,
     role: TunnelRole,
-    /// Receives the fault of a stream that has joined.
     faults: UnboundedSender<TunnelFault>,
 }
 

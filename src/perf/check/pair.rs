@@ -110,7 +110,6 @@ pub(crate) struct PairEnd<'a> {
 /// What is known about a pair of hosts. Each task has a result, or none if it was not carried out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PairFacts<'a> {
-    /// The end that dials.
     pub(crate) dialer: PairEnd<'a>,
     /// The end that listens.
     pub(crate) listener: PairEnd<'a>,

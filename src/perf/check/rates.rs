@@ -117,7 +117,6 @@ const SURE_RAW_SHARE: f64 = 0.8;
 /// A measured rate in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct MeasuredRate {
-    /// The median of the runs.
     pub(crate) median: f64,
     /// The distance to the farthest run, as a part of the median.
     pub(crate) spread: f64,
@@ -179,7 +178,6 @@ pub(crate) struct TransferRates<'a> {
     pub(crate) mtu: Option<&'a str>,
 }
 
-/// What limits a transfer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Limit<'a> {
     /// Packets are lost.
@@ -188,7 +186,6 @@ pub(crate) enum Limit<'a> {
     Mtu(&'a str),
     /// The processors of a host are busy with other programs.
     OtherPrograms(&'a str, ProcessorLoad),
-    /// The disk of a host.
     Disk,
     /// The port: the stream reaches this part of its rate.
     Port { part: f64, whole: f64 },

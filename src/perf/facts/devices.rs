@@ -164,7 +164,6 @@ mod inventory {
     /// The reason why this build cannot use RDMA.
     const NOT_BUILT: &str = "this rdpipe was built without RDMA";
 
-    /// Reads the names of the devices.
     pub(super) fn find(roots: &HostRoots, _config: &StreamConfig) -> FoundDevices {
         let class = roots.sys.join("class/infiniband");
         let device = |name: String| DeviceFacts {

@@ -64,7 +64,6 @@ const NAME_FIELDS: &[&str] = &["model name", "cpu model", "cpu", "Model", "Hardw
 /// The governor that keeps a processor at its highest frequency.
 const PERFORMANCE: &str = "performance";
 
-/// Returns the release of the kernel.
 fn kernel() -> String {
     let uname = rustix::system::uname();
     uname.release().to_string_lossy().into_owned()
@@ -174,7 +173,6 @@ fn addresses(roots: &HostRoots) -> Vec<AddressFacts> {
     facts.take(MAX_ADDRESS_FACTS).collect()
 }
 
-/// Returns the name of the interface that has this address.
 pub(in crate::perf) fn netdev_of(address: IpAddr) -> Option<String> {
     let interfaces = if_addrs::get_if_addrs().ok()?;
     let address = address.to_canonical();

@@ -37,7 +37,6 @@ pub(super) enum PendingStreams {
         /// The name of the other end in messages.
         peer: String,
     },
-    /// This end dials.
     Dial {
         streams: Vec<(CarryThread, EdgePlan)>,
         addresses: Vec<String>,
@@ -53,11 +52,9 @@ pub(super) struct StreamAcceptor {
 
 /// What both ends of a task know about its streams.
 pub(super) struct StreamTerms {
-    /// The key of the task.
     pub(super) key: Key,
     /// The name of the other end in messages.
     pub(super) peer: String,
-    /// The settings of every stream.
     pub(super) config: StreamConfig,
     /// The first and the last port to listen on; none is any port.
     pub(super) ports: Option<(u16, u16)>,
@@ -104,7 +101,6 @@ impl StreamTerms {
         })
     }
 
-    /// Returns the end that dials.
     pub(super) fn dial(
         &self,
         addresses: Vec<String>,
@@ -231,7 +227,6 @@ const BACKLOG: i32 = 128;
 pub(super) enum PendingSockets {
     /// This end listens.
     Listen(TcpListener),
-    /// This end dials.
     Dial { addresses: Vec<String>, port: u16 },
 }
 

@@ -153,7 +153,6 @@ pub(super) struct MeasureClock {
     processors: Duration,
 }
 
-/// What a clock has measured.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MeasuredTime {
     /// The time in nanoseconds.

@@ -38,7 +38,6 @@ pub(crate) struct TaskSettings {
     pub(crate) stream: StreamOptions,
     /// The first and the last port to listen on; none is any port.
     pub(crate) ports: Option<(u16, u16)>,
-    /// The runtime of the streams' control tasks.
     pub(crate) control_runtime: Handle,
 }
 

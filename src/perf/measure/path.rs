@@ -306,7 +306,6 @@ struct ProbePacket {
     index: u8,
 }
 
-/// The bytes that have a meaning.
 const HEAD_BYTES: usize = 13;
 
 impl ProbePacket {
@@ -351,7 +350,6 @@ async fn send(
     sent.await.map_err(error)
 }
 
-/// Receives a message.
 async fn receive<T: DeserializeOwned>(control: &mut (impl AsyncRead + Unpin)) -> Result<T, String> {
     let mut length = [0; 4];
     let error = |error| format!("cannot receive counts of packets from the other end: {error}");

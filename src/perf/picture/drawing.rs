@@ -252,7 +252,6 @@ fn labels(curves: &[Curve], plot: &Plot) -> Markup {
 /// The height of a bar with its space.
 const ROW: f64 = 22.0;
 
-/// The height of a bar.
 const BAR: f64 = 14.0;
 
 /// The space for the title of a chart with bars.

@@ -19,7 +19,6 @@ pub(crate) struct Picture {
     pub(crate) charts: Vec<Chart>,
 }
 
-/// One chart of a picture.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Chart {
     Curves(CurveChart),
@@ -71,7 +70,6 @@ pub(crate) struct Bar {
     pub(crate) range: (f64, f64),
 }
 
-/// What an axis shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AxisUnit {
     /// A size in bytes, on a scale of powers of 2.

@@ -61,7 +61,6 @@ impl Scale {
         }
     }
 
-    /// Returns a linear scale from 0.
     pub(super) fn from_zero(unit: AxisUnit, most: f64) -> Self {
         let step = step(most);
         Self {
@@ -192,7 +191,6 @@ fn tick_unit(unit: AxisUnit, least: f64, most: f64) -> (f64, &'static str) {
     *fits.unwrap_or(&units[units.len() - 1])
 }
 
-/// Returns a size that is a power of 2.
 fn size(exponent: f64) -> String {
     #[allow(
         clippy::cast_possible_truncation,

@@ -52,7 +52,6 @@ pub(crate) enum Measurand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Carrier {
-    /// A stream of this crate.
     Stream,
     /// A TCP socket.
     Socket,

@@ -24,9 +24,7 @@ pub(crate) const DOCUMENT_VERSION: u32 = 1;
 /// The report of a run of rdperf.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct PerfDocument {
-    /// The version of this form.
     pub(crate) version: u32,
-    /// The version of rdperf.
     pub(crate) rdperf: String,
     /// The exit code of the run.
     pub(crate) exit: u8,
@@ -38,7 +36,6 @@ pub(crate) struct PerfDocument {
     /// How it was measured: a line for each setting.
     #[serde(default)]
     pub(crate) settings: Vec<String>,
-    /// The hosts that answered.
     pub(crate) hosts: Vec<HostSummary>,
     /// What is wrong, and how to repair it. Reports are compared by their measurements only.
     #[serde(default)]
@@ -47,7 +44,6 @@ pub(crate) struct PerfDocument {
     pub(crate) choices: Vec<PairChoice>,
     /// The measurements.
     pub(crate) series: Vec<Series>,
-    /// The errors of the run.
     pub(crate) errors: Vec<String>,
     /// What limits these hosts.
     pub(crate) verdict: String,
@@ -143,11 +139,9 @@ pub(crate) struct Change {
     pub(crate) old: Option<f64>,
     /// The median in the new report; none if it has no such measurement.
     pub(crate) new: Option<f64>,
-    /// What the change means.
     pub(crate) kind: ChangeKind,
 }
 
-/// What a change means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeKind {
     /// Two runs of the same thing can differ by so much.
@@ -242,9 +236,7 @@ pub(crate) struct HostSummary {
     pub(crate) name: String,
     /// The name that the host has for itself.
     pub(crate) host_name: String,
-    /// The version of its rdpipe.
     pub(crate) version: String,
-    /// The release of its kernel.
     pub(crate) kernel: String,
     pub(crate) processor: String,
     /// The number of processors that its agent may use.
@@ -254,7 +246,6 @@ pub(crate) struct HostSummary {
     pub(crate) ciphers: Vec<CipherSpeed>,
     /// How the frequency of its processors is scaled, where it is.
     pub(crate) governor: Option<String>,
-    /// The clock of its kernel.
     pub(crate) clock_source: Option<String>,
     /// How much memory its agent may pin.
     pub(crate) memlock: String,

@@ -447,7 +447,6 @@ pub(crate) struct ConnectedEdge {
 pub(super) enum EarlyEnd {
     /// The next stage has stopped reading.
     Stopped,
-    /// The stream broke.
     Stream(Error),
     /// The local source or sink failed after this many bytes.
     Local(io::Error, u64),

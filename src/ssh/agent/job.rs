@@ -339,7 +339,6 @@ pub(crate) struct OrderedEdges(pub(crate) BTreeMap<EdgeId, OrderedEdge>);
 
 pub(crate) struct OrderedEdge {
     pub(super) direction: Direction,
-    /// The counts of the edge.
     pub(super) meter: Arc<Meter>,
     pub(super) plan: EdgePlan,
 }
@@ -381,7 +380,6 @@ pub(crate) struct FirstFault {
 struct RecordedFault {
     /// The fault for the report; none if the command's status already explains the failure.
     fault: Option<WorkFault>,
-    /// The reason that the peers on the edges receive.
     reason: String,
 }
 

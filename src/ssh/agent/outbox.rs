@@ -72,7 +72,6 @@ struct SharedQueue {
 
 #[derive(Default)]
 struct MessageQueue {
-    /// Encoded messages.
     messages: VecDeque<Zeroizing<Vec<u8>>>,
     /// The bytes of `messages`, and of the message that is being written.
     bytes: usize,

@@ -21,7 +21,6 @@ use crate::ssh::protocol::{
     AgentReport, EdgeId, FaultKind, FromAgent, Payload, RelayOrder, WorkFault,
 };
 
-/// One end of a relay on this host.
 pub(crate) struct RelayEnd {
     pub(crate) port: RelayPort,
     /// The silence after which the other relay counts as lost.

@@ -34,7 +34,6 @@ const HANGING: &str = "a thread of this copy hangs in the file system; its place
 pub(crate) struct ClientSession {
     /// Accepts the edges of the order.
     pub(crate) edges: EdgeAcceptance,
-    /// Ends the session early.
     pub(crate) end: SessionKill,
     /// Receives a line for the log if the job has ended, and a thread of it has not.
     pub(crate) warn: Box<dyn Fn(&str) + Send + Sync>,

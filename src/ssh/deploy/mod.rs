@@ -149,14 +149,12 @@ fn machine() -> String {
     )
 }
 
-/// A line of the script that the controller acts on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ScriptLine {
     /// The host wants the program, for this reason.
     Wanted(Want),
     /// The program is kept under this path.
     Stored(String),
-    /// No agent can be started.
     Failed(StartFault),
 }
 

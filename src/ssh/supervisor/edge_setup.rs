@@ -68,7 +68,6 @@ pub(crate) struct Attempt {
     pub(crate) dialer: Node,
     /// The end that listened.
     pub(crate) listener: Node,
-    /// The port of the listener.
     pub(crate) port: u16,
     /// Each address, and how the attempt to connect to it failed.
     pub(crate) tried: Vec<(String, String)>,

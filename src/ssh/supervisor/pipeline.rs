@@ -54,7 +54,6 @@ pub(crate) struct StageState {
     pub(crate) ended: Option<Status>,
     /// How far it is.
     pub(crate) progress: StageProgress,
-    /// The number of reports of its progress.
     pub(crate) reports: u64,
     report: Option<StageReport>,
     turn: ProceedState,
@@ -75,7 +74,6 @@ enum ProceedState {
     /// The stage has not reported that its input is complete.
     #[default]
     NotYet,
-    /// The stage waits for an answer.
     Waits,
     /// The stage was told to proceed, or to end.
     Answered,

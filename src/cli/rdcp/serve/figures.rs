@@ -86,19 +86,15 @@ impl CopyTally {
 /// What a server and its copies have done since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CopyTotals {
-    /// The server itself.
     pub(super) server: ServerStatus,
     begun: u64,
-    /// Copies that have ended, with those that failed.
     ended: u64,
     failed: u64,
     /// Files that clients have sent and the server has written.
     files_written: u64,
-    /// Files that the server has sent to clients.
     files_sent: u64,
     /// Bytes that clients have sent.
     bytes_received: u64,
-    /// Bytes that the server has sent to clients.
     bytes_sent: u64,
 }
 

@@ -30,7 +30,6 @@ const LEAST_DEPTH: usize = 4;
 /// The settings of the streams of one copy, so that all copies together keep to the memory of the server.
 #[derive(Debug)]
 pub(super) struct CopyPools {
-    /// The settings of a lane.
     pub(super) lane: StreamConfig,
     /// The settings of the control stream, which carries questions and answers.
     pub(super) control: StreamConfig,

@@ -157,7 +157,6 @@ struct CopyService {
     tally: Arc<CopyTally>,
     /// The totals of the last report.
     last: Mutex<CopyTotals>,
-    /// The file of metrics.
     metrics: Option<PathBuf>,
     console: Console,
 }

@@ -51,7 +51,6 @@ pub(super) struct ServedCopies {
     pub(super) claims: DestinationClaims,
     /// What all clients may do.
     pub(super) access: Access,
-    /// The most lanes of a copy.
     pub(super) most_lanes: u16,
     /// True if owners, ACLs and all else that clients send are kept, as far as the server's process may set them.
     pub(super) is_privileged: bool,

@@ -41,7 +41,6 @@ use crate::{
 
 /// Something that the source of a test sends.
 enum Step {
-    /// A record with its contents, in a lane.
     Record(usize, LaneRecord, Vec<u8>),
     /// A message on the control stream.
     Say(FromSource),

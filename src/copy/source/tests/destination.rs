@@ -39,7 +39,6 @@ use crate::{
     },
 };
 
-/// A record with its contents.
 pub(super) type Received = (LaneRecord, Vec<u8>);
 
 /// How the test's destination behaves.

@@ -17,11 +17,9 @@ use tokio::{
 
 use crate::forward::redirect::{Destinations, RedirectedCommand};
 
-/// Echoes what it receives.
 pub(super) const ECHO: &str = "192.0.2.1";
 /// Echoes what it receives, over IPv6.
 pub(super) const ECHO_V6: &str = "2001:db8::1";
-/// Refuses connections.
 pub(super) const REFUSES: &str = "192.0.2.2";
 /// Cannot be reached.
 pub(super) const UNREACHABLE: &str = "192.0.2.5";
@@ -51,7 +49,6 @@ struct State {
 pub(super) struct Seen {
     /// How often a connection was to be opened.
     pub(super) begun: usize,
-    /// How many connections have been opened.
     pub(super) opened: usize,
     /// How many connections are being opened or are open.
     pub(super) live: usize,

@@ -75,7 +75,6 @@ pub(super) struct EndpointLimits {
 /// The most bytes inline that are looked for. Devices carry some 200 to 1,000.
 const MOST_INLINE: u32 = 4096;
 
-/// Which completions are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CompletionSide {
     Sends,
@@ -235,12 +234,10 @@ impl VerbsEndpoint {
         self.posted - self.completed < u64::from(self.plan.sizes.sends)
     }
 
-    /// Returns the number of operations that were posted.
     pub(super) fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Returns the number of operations that are complete.
     pub(super) fn completed(&self) -> u64 {
         self.completed
     }

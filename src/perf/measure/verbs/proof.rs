@@ -44,7 +44,6 @@ const SIZES: QueueSizes = QueueSizes {
 #[serde(try_from = "WirePorts", into = "WirePorts")]
 struct OfferedPorts {
     offers: Offers,
-    /// The same ports, and how they are called.
     named: Vec<(VerbsPort, String)>,
 }
 

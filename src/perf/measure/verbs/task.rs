@@ -275,7 +275,6 @@ impl Stopwatch {
     }
 }
 
-/// Returns a time in nanoseconds.
 pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

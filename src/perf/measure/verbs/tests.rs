@@ -144,7 +144,6 @@ mod rdma {
         }
     }
 
-    /// The task, with these operations.
     fn with(task: &VerbsTask, size: u32, depth: u32, signal_every: u32) -> VerbsTask {
         VerbsTask {
             size,

@@ -38,7 +38,6 @@ pub(super) struct StageContext {
     pub(super) proceed: CancellationToken,
     /// Whether files are fsynced before they are committed.
     pub(super) fsync: bool,
-    /// The file that the controller writes its output to.
     output_file: Option<EntryIdentity>,
     /// What limits and holds the bytes of each edge.
     pub(super) flow: FlowOptions,
