@@ -306,9 +306,7 @@ pub(crate) enum TaskResult {
     /// The end that listens, if it has measured nothing of its own.
     Served,
     /// The other end was reached.
-    Reached {
-        address: String,
-    },
+    Reached { address: String },
     /// Packets of different sizes.
     Path(PathResult),
     /// Pairs of RDMA ports, the best first.

@@ -44,9 +44,7 @@ pub(crate) enum ToAgent {
         is_relayed: bool,
     },
     /// Tells the agent to listen for this edge: its attempt to dial the other end has failed.
-    Listen {
-        edge: EdgeId,
-    },
+    Listen { edge: EdgeId },
     /// Starts the work: every edge of every agent is connected.
     Go,
     /// Carries a message of the application.
@@ -59,9 +57,7 @@ pub(crate) enum ToAgent {
     /// Shows that the controller is alive. The agent answers with [`FromAgent::Pong`].
     Ping,
     /// Tells the agent that this edge is not connected: the host at its other end uses fewer.
-    LeaveOut {
-        edge: EdgeId,
-    },
+    LeaveOut { edge: EdgeId },
 }
 
 /// A message from an agent to the controller. The order of the variants is the wire format.
@@ -82,10 +78,7 @@ pub(crate) enum FromAgent {
         tried: Vec<(String, String)>,
     },
     /// Reports that this end of an edge is connected.
-    Connected {
-        edge: EdgeId,
-        link: EdgeLink,
-    },
+    Connected { edge: EdgeId, link: EdgeLink },
     /// Carries a message of the application.
     Application(Payload),
     /// Carries a text for the user that is not a failure.

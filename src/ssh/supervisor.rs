@@ -78,7 +78,10 @@ pub(crate) enum Event {
     /// The controller's own program has this message for the application of this agent.
     Request(usize, Payload),
     /// This program has received a signal to end.
-    Signal { number: u8, name: &'static str },
+    Signal {
+        number: u8,
+        name: &'static str,
+    },
     /// The deadline of the machine has passed.
     Tick,
 }

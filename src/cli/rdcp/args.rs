@@ -2,15 +2,10 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{
-    ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum,
-    error::ErrorKind,
-};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum, error::ErrorKind};
 
 use crate::{
-    cli::args::{
-        Agent, HostOptions, JsonOption, MessageOptions, StreamOptions, help, or_exit, version,
-    },
+    cli::args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
     copy::{
         order::{CopyOptions, DigestKind, ExistingFiles, FilterRule, NameFilter},
         supervised::{MOST_LANES, suitable_lanes},
@@ -29,7 +24,11 @@ const MAX_LANES: u16 = 16;
     long_version = version::long(),
     about = "Copies files and directories from one host to another, at link speed",
     override_usage = "rdcp [OPTIONS] SOURCE... DESTINATION\n       rdcp --serve --root DIR --key-file FILE [OPTIONS]",
-    after_help = help::rdcp()
+    after_help = help::rdcp(),
+    mut_arg("verbose", |arg| {
+        arg.help("Print how the run went: each path, and the connections; -vv how ssh is called, too")
+    }),
+    mut_arg("quiet", |arg| arg.help("Print errors only: no summary and no progress"))
 )]
 pub(crate) struct RdcpArgs {
     /// The sources, and the destination as the last operand.
@@ -72,27 +71,12 @@ pub(crate) struct RdcpArgs {
     pub(crate) stream: StreamOptions,
 
     #[command(flatten)]
-    pub(crate) report: CopyReportArgs,
+    pub(crate) messages: MessageOptions,
 
     /// Run as an agent (used by rdcp itself)
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "guard")]
     pub(crate) agent: Option<Agent>,
-}
-
-/// The options for messages and the report of rdcp.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct CopyReportArgs {
-    /// Print how the run went: each path, and the connections; -vv how ssh is called, too
-    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
-    pub(crate) verbose: u8,
-
-    /// Print errors only: no summary and no progress
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) json: JsonOption,
 }
 
 /// The options that say what is copied, and how.
@@ -202,12 +186,10 @@ impl RdcpArgs {
         Ok(args)
     }
 
-    #[must_use]
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
-            verbose: self.report.verbose,
-            quiet: self.report.quiet,
-            json: self.report.json.or_stdout(),
+            json: self.messages.json.or_stdout(),
+            ..self.messages.clone()
         }
     }
 
@@ -238,7 +220,7 @@ impl RdcpArgs {
             remove_source_files: copy.remove_source_files,
             dry_run: copy.dry_run,
             fsync: self.fsync,
-            list: self.report.verbose > 0,
+            list: self.messages.verbose > 0,
             digest: copy.checksum.map(|choice| match choice {
                 DigestChoice::Xxh64 => DigestKind::Xxh64,
                 DigestChoice::Sha256 => DigestKind::Sha256,

@@ -55,7 +55,7 @@ pub(super) fn run(
             return exit;
         }
     }
-    args.report.json.note_stdout(console);
+    args.messages.json.note_stdout(console);
     let started = Instant::now();
     let shared = SharedProgress::default();
     let mut totals = CopyTotals::default();
@@ -148,7 +148,7 @@ fn listing(args: &RdcpArgs) -> anyhow::Result<Option<(Listing, ListingWriter)>> 
 
 /// Returns true if the options ask for a list on stdout.
 fn has_listing(args: &RdcpArgs) -> bool {
-    args.copy.checksum.is_some() || (args.copy.dry_run && !args.report.json.is_given())
+    args.copy.checksum.is_some() || (args.copy.dry_run && !args.messages.json.is_given())
 }
 
 /// What all copies of a run share.

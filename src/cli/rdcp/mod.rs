@@ -316,7 +316,7 @@ fn of_trees(args: &RdcpArgs) -> Option<&'static str> {
         (args.bwlimit.is_some(), "--bwlimit"),
         (args.lanes.is_some(), "--lanes"),
         (args.privileged, "--privileged"),
-        (args.report.json.is_given(), "--json"),
+        (args.messages.json.is_given(), "--json"),
     ];
     given
         .iter()

@@ -7,14 +7,13 @@ use std::{
 };
 
 use clap::{
-    ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint,
+    Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint,
     builder::{OsStringValueParser, TypedValueParser},
 };
 
 use crate::{
     cli::args::{
-        Agent, HostOptions, JsonOption, MessageOptions, Secret, StreamOptions, help, or_exit,
-        version,
+        Agent, HostOptions, MessageOptions, Secret, StreamOptions, help, or_exit, version,
     },
     forward::{
         policy::{AllowedPorts, ForwardPolicy},
@@ -25,6 +24,9 @@ use crate::{
 
 /// The port of a server without `--listen-port`: the one after that of `rdcp --serve`, so that one host can have both.
 pub(super) const DEFAULT_PORT: u16 = 10471;
+
+/// What `-v` prints in rdforward.
+const VERBOSE: &str = "Print how the run went: what carries the data, and each connection as it comes and goes; -vv how ssh is called, too";
 
 /// The command line of rdforward.
 #[derive(Debug, Parser)]
@@ -37,7 +39,8 @@ pub(super) const DEFAULT_PORT: u16 = 10471;
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
     subcommand_help_heading = "Other forms",
-    after_help = help::rdforward()
+    after_help = help::rdforward(),
+    mut_arg("verbose", |arg| arg.help(VERBOSE))
 )]
 pub(crate) struct RdforwardArgs {
     /// The other forms of the program.
@@ -81,7 +84,7 @@ pub(crate) struct RdforwardArgs {
     pub(crate) peer: ForwardPeerOptions,
 
     #[command(flatten)]
-    pub(crate) report: ForwardMessageOptions,
+    pub(crate) messages: MessageOptions,
 
     /// Run as an agent (used by rdforward itself)
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
@@ -102,7 +105,8 @@ pub(crate) enum ForwardForm {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "rdforward run [OPTIONS] [user@]HOST -- COMMAND [ARG]...\n       rdforward run [OPTIONS] HOST:PORT -- COMMAND [ARG]...\n       rdforward run [OPTIONS] TICKET -- COMMAND [ARG]...\n       rdforward run [OPTIONS] --ticket-file FILE -- COMMAND [ARG]...",
-    after_help = help::rdforward_run()
+    after_help = help::rdforward_run(),
+    mut_arg("verbose", |arg| arg.help(VERBOSE))
 )]
 pub(crate) struct ForwardRunArgs {
     /// HOST, then COMMAND and its arguments, with or without `--` between them. What follows HOST is not parsed.
@@ -118,14 +122,15 @@ pub(crate) struct ForwardRunArgs {
     pub(crate) peer: ForwardPeerOptions,
 
     #[command(flatten)]
-    pub(crate) report: ForwardMessageOptions,
+    pub(crate) messages: MessageOptions,
 }
 
 /// The command line of `rdforward serve`.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "rdforward serve --allow [HOST:]PORT[-PORT],... --key-file FILE [OPTIONS]",
-    after_help = help::rdforward_serve()
+    after_help = help::rdforward_serve(),
+    mut_arg("verbose", |arg| arg.help(VERBOSE))
 )]
 pub(crate) struct ForwardServeArgs {
     /// Let the other end connect to these ports only: to those of localhost, unless HOST is given
@@ -157,7 +162,7 @@ pub(crate) struct ForwardServeArgs {
     pub(crate) stream: StreamOptions,
 
     #[command(flatten)]
-    pub(crate) report: ForwardMessageOptions,
+    pub(crate) messages: MessageOptions,
 }
 
 /// What is forwarded.
@@ -201,31 +206,6 @@ pub(crate) struct ForwardPeerOptions {
     pub(crate) stream: StreamOptions,
 }
 
-/// The options for messages of rdforward.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ForwardMessageOptions {
-    /// Print how the run went: what carries the data, and each connection as it comes and goes; -vv how ssh is called, too
-    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
-    pub(crate) verbose: u8,
-
-    /// Print errors only
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) json: JsonOption,
-}
-
-impl From<ForwardMessageOptions> for MessageOptions {
-    fn from(options: ForwardMessageOptions) -> Self {
-        Self {
-            verbose: options.verbose,
-            quiet: options.quiet,
-            json: options.json,
-        }
-    }
-}
-
 impl RdforwardArgs {
     /// Parses the command line of this process. Prints a wrong use and exits.
     pub(crate) fn of_process() -> Self {
@@ -246,12 +226,12 @@ impl RdforwardArgs {
 
     /// Returns the options for messages of the form that was chosen.
     pub(crate) fn messages(&self) -> MessageOptions {
-        let report = match &self.form {
-            None => &self.report,
-            Some(ForwardForm::Run(run)) => &run.report,
-            Some(ForwardForm::Serve(serve)) => &serve.report,
+        let messages = match &self.form {
+            None => &self.messages,
+            Some(ForwardForm::Run(run)) => &run.messages,
+            Some(ForwardForm::Serve(serve)) => &serve.messages,
         };
-        report.clone().into()
+        messages.clone()
     }
 
     /// Returns the options for streams of the form that was chosen.

@@ -8,14 +8,14 @@ use std::{
 };
 
 use clap::{
-    ArgAction, Args, Parser, ValueEnum, ValueHint,
+    Args, Parser, ValueEnum, ValueHint,
     builder::{OsStringValueParser, TypedValueParser},
 };
 
 use super::sweep::Sweep;
 use crate::{
     TransportPolicy,
-    cli::args::{Agent, HostOptions, JsonOption, MessageOptions, Secret, help, version},
+    cli::args::{Agent, HostOptions, MessageOptions, Secret, help, version},
     options::{self, StreamOptions, TypedRate},
     perf::{
         messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
@@ -55,7 +55,11 @@ const DEFAULT_THRESHOLD: f64 = 5.0;
     long_version = version::long(),
     about = "Measures what hosts can do over their network, says what limits it, and how to repair it",
     override_usage = "rdperf [OPTIONS] [user@]HOST...\n       rdperf --listen [OPTIONS]\n       rdperf [OPTIONS] TICKET\n       rdperf diff OLD.json NEW.json [--threshold PERCENT]\n       rdperf draw REPORT.json [--plot FILE.svg] [--report FILE.html]",
-    after_help = help::rdperf()
+    after_help = help::rdperf(),
+    mut_arg("verbose", |arg| {
+        arg.help("Print how the run went: connections, every run; -vv how ssh is called, and the addresses of the hosts, too")
+    }),
+    mut_arg("quiet", |arg| arg.help("Print errors only: no progress"))
 )]
 pub(crate) struct RdperfArgs {
     /// The hosts, a ticket, `diff` and two reports, or `draw` and a report. A ticket is a secret, so the operands
@@ -90,7 +94,11 @@ pub(crate) struct RdperfArgs {
     pub(crate) stream: StreamOptions,
 
     #[command(flatten)]
-    pub(crate) report: PerfReportArgs,
+    pub(crate) messages: MessageOptions,
+
+    /// Report in CSV: write a row for each measurement to stdout at the end
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
 
     /// Run as an agent (used by rdperf itself)
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
@@ -167,29 +175,6 @@ pub(crate) enum MeasureChoice {
     Connect,
 }
 
-/// The options for messages and the report of rdperf.
-#[derive(Debug, Clone, Args)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is an option of the command line"
-)]
-pub(crate) struct PerfReportArgs {
-    /// Print how the run went: connections, every run; -vv how ssh is called, and the addresses of the hosts, too
-    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
-    pub(crate) verbose: u8,
-
-    /// Print errors only: no progress
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) json: JsonOption,
-
-    /// Report in CSV: write a row for each measurement to stdout at the end
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) csv: bool,
-}
-
 /// The pictures of the report of rdperf.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PictureArgs {
@@ -221,9 +206,8 @@ pub(super) enum Request {
 impl RdperfArgs {
     pub(crate) fn messages(&self) -> MessageOptions {
         MessageOptions {
-            verbose: self.report.verbose,
-            quiet: self.report.quiet,
-            json: self.report.json.or_stdout(),
+            json: self.messages.json.or_stdout(),
+            ..self.messages.clone()
         }
     }
 
@@ -239,7 +223,7 @@ impl RdperfArgs {
             [first, ..] if first == "diff" && self.pictures.is_wanted() => {
                 Err("diff prints text; rdperf draw makes the pictures of a report".to_owned())
             }
-            [first, ..] if first == "draw" && (self.report.json.is_given() || self.report.csv) => {
+            [first, ..] if first == "draw" && (self.messages.json.is_given() || self.csv) => {
                 Err("draw prints nothing: --json and --csv belong to a run with hosts".to_owned())
             }
             [first, report] if first == "draw" && self.pictures.is_wanted() => {
@@ -249,7 +233,7 @@ impl RdperfArgs {
                 "give a report and what to draw: rdperf draw REPORT.json --plot FILE.svg"
                     .to_owned(),
             ),
-            [first, ..] if first == "diff" && (self.report.json.is_given() || self.report.csv) => {
+            [first, ..] if first == "diff" && (self.messages.json.is_given() || self.csv) => {
                 Err("diff prints text: --json and --csv belong to a run with hosts".to_owned())
             }
             [first, old, new] if first == "diff" => Ok(Request::Diff(old.into(), new.into())),

@@ -254,7 +254,7 @@ pub(super) struct RunContext<'a> {
 impl RunContext<'_> {
     /// Returns true if the report is for people, and not for programs.
     pub(super) fn is_for_people(&self) -> bool {
-        !self.args.report.json.is_given() && !self.args.report.csv
+        !self.args.messages.json.is_given() && !self.args.csv
     }
 
     /// Prints what one run of a measurement has shown, with `-v`.

@@ -94,7 +94,7 @@ impl RunOutcome {
             .map(|pair| pair.choice.clone())
             .collect();
         if context.is_for_people() {
-            let in_full = context.args.measure.check || context.args.report.verbose > 0;
+            let in_full = context.args.measure.check || context.args.messages.verbose > 0;
             let lines = self.check_lines(in_full);
             let text = lines.join("\n") + "\n";
             self.unwritten = print_lines(&text, context.console).err();
@@ -148,15 +148,15 @@ impl RunOutcome {
         }
         let exit = self.unwritten.unwrap_or(exit);
         self.document.exit = exit.code();
-        let report = &context.args.report;
-        if report.json.is_given() {
-            report.json.note_stdout(context.console);
+        let args = context.args;
+        if args.messages.json.is_given() {
+            args.messages.json.note_stdout(context.console);
             return match self.unwritten {
                 Some(_) => exit,
                 None => context.console.end(&self.document).err().unwrap_or(exit),
             };
         }
-        let text = if report.csv {
+        let text = if args.csv {
             self.document.csv()
         } else {
             lines(&self.text(context))

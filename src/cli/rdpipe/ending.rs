@@ -52,7 +52,7 @@ pub(super) fn tell(
     let errors = errors.iter().map(|error| without_numbers(error));
     let table = Table::new(plan, summary, errors.collect(), elapsed);
     let is_cut = !outcome.is_success() || outcome.signal.is_some();
-    if args.report.verbose > 0 || (is_cut && table.has_run() && !args.report.quiet) {
+    if args.messages.verbose > 0 || (is_cut && table.has_run() && !args.messages.quiet) {
         console.lines(&table.lines(columns()));
     }
     for text in kept_files(plan, outcome) {

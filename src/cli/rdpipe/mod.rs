@@ -9,10 +9,10 @@ use std::{
     time::Instant,
 };
 
-use clap::{ArgAction, Args, CommandFactory, Parser, error::ErrorKind};
+use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use super::{
-    args::{Agent, HostOptions, JsonOption, MessageOptions, StreamOptions, help, or_exit, version},
+    args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
     shared::{
         message::Console,
         supervision::{self, PipelineView, run_alone},
@@ -28,7 +28,6 @@ use crate::{
 };
 
 /// Parses the command line, runs the pipeline, and prints how the run went. Returns the exit code.
-#[must_use]
 pub(super) fn main() -> ExitCode {
     process::prepare();
     let mut words: Vec<OsString> = std::env::args_os().collect();
@@ -44,7 +43,7 @@ pub(super) fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, error)
             .exit(),
     };
-    let console = Console::beside_data("rdpipe", &args.messages());
+    let console = Console::beside_data("rdpipe", &args.messages);
     console.note_encryption(&args.stream);
     if is_old {
         console.note("write --json=FILE: from rdpipe 0.2 on, a word after --json is a stage");
@@ -103,7 +102,11 @@ fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> 
     version,
     long_version = version::long(),
     about = "Pipes data through commands on several hosts, from one host to the next at link speed",
-    after_help = help::rdpipe()
+    after_help = help::rdpipe(),
+    mut_arg("verbose", |arg| {
+        arg.help("Print how the run went: the connections, and the table of stages; -vv how ssh is called, too")
+    }),
+    mut_arg("quiet", |arg| arg.help("Print errors only, and what the commands write to stderr"))
 )]
 pub(crate) struct RdpipeArgs {
     /// The stages, each with its host: `[user@]HOST:COMMAND`.
@@ -128,27 +131,12 @@ pub(crate) struct RdpipeArgs {
     pub(crate) flow: FlowOptions,
 
     #[command(flatten)]
-    pub(crate) report: ReportOptions,
+    pub(crate) messages: MessageOptions,
 
     /// Run as an agent (used by rdpipe itself)
     #[arg(long, hide = true, value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "guard")]
     pub(crate) agent: Option<Agent>,
-}
-
-/// The options for messages and reports of rdpipe.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ReportOptions {
-    /// Print how the run went: the connections, and the table of stages; -vv how ssh is called, too
-    #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
-    pub(crate) verbose: u8,
-
-    /// Print errors only, and what the commands write to stderr
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) json: JsonOption,
 }
 
 /// Joins `--json` and the file in the next word, a spelling that works until 0.2: no stage is a word without a colon.
@@ -171,22 +159,9 @@ fn join_json_file(words: &mut Vec<OsString>) -> bool {
     is_old
 }
 
-impl RdpipeArgs {
-    #[must_use]
-    pub(crate) fn messages(&self) -> MessageOptions {
-        MessageOptions {
-            verbose: self.report.verbose,
-            quiet: self.report.quiet,
-            json: self.report.json.clone(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use clap::CommandFactory;
 
     use super::*;
     use crate::{Direction, TransportPolicy};
@@ -203,7 +178,7 @@ mod tests {
     #[test]
     fn the_options_of_the_original_manual_work() {
         let args = parse(&["-v", "-n", "-p", "7691", "-H", "10.0.0.1", "a:wc", "b:> f"]).unwrap();
-        assert!(args.report.verbose == 1 && args.dry_run);
+        assert!(args.messages.verbose == 1 && args.dry_run);
         assert_eq!(args.hosts.ports, Some((7691, 7691)));
         assert_eq!(args.hosts.here().as_deref(), Some("10.0.0.1"));
         assert_eq!(args.segments, ["a:wc", "b:> f"]);

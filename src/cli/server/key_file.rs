@@ -109,10 +109,7 @@ pub(in crate::cli) enum ClientKeysError {
     File(#[from] KeyError),
     /// A line is wrong.
     #[error("the key file {}, {error}", path.display())]
-    Line {
-        path: PathBuf,
-        error: LineError,
-    },
+    Line { path: PathBuf, error: LineError },
     /// The key in a line is damaged, or cannot be stretched.
     #[error("the key file {}, line {line}: {source}", path.display())]
     Key {

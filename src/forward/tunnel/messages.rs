@@ -15,10 +15,7 @@ pub(crate) const TUNNEL_VERSION: u32 = 3;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TunnelMessage {
     /// The first message of each end.
-    Hello {
-        version: u32,
-        program: String,
-    },
+    Hello { version: u32, program: String },
     /// Asks the far end to listen.
     Listen {
         /// The number of the listener, chosen by the end that asks.

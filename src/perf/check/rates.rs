@@ -188,7 +188,10 @@ pub(crate) enum Limit<'a> {
     OtherPrograms(&'a str, ProcessorLoad),
     Disk,
     /// The port: the stream reaches this part of its rate.
-    Port { part: f64, whole: f64 },
+    Port {
+        part: f64,
+        whole: f64,
+    },
     /// The stream keeps all processors of a host busy, or all of its threads there.
     Processors {
         host: &'a str,
@@ -199,7 +202,9 @@ pub(crate) enum Limit<'a> {
         cipher: Option<(Cipher, f64)>,
     },
     /// The stream carries less than the link does.
-    Stream { raw: f64 },
+    Stream {
+        raw: f64,
+    },
     /// The cipher takes most of the time of a host's processors or threads.
     Encryption {
         host: &'a str,
@@ -208,7 +213,9 @@ pub(crate) enum Limit<'a> {
         part: f64,
     },
     /// The link carries no more.
-    Link { raw: f64 },
+    Link {
+        raw: f64,
+    },
     /// The network between memory and memory; nothing else was measured.
     Network,
     /// One of two, whose rates differ by less than the runs of each.

@@ -227,7 +227,10 @@ const BACKLOG: i32 = 128;
 pub(super) enum PendingSockets {
     /// This end listens.
     Listen(TcpListener),
-    Dial { addresses: Vec<String>, port: u16 },
+    Dial {
+        addresses: Vec<String>,
+        port: u16,
+    },
 }
 
 /// What both ends of a task know about its sockets.

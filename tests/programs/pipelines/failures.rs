@@ -251,7 +251,12 @@ fn a_cut_connection_between_hosts_fails_the_pipeline() {
     // The two hosts cannot reach each other any more; the controller still reaches both.
     let seconds = patience(Duration::from_secs(2)).as_secs().to_string();
     let source = format!("h1:{TRICKLE}");
-    let segments = ["--timeout", &seconds, &source, "h2:cat > copy && touch happy"];
+    let segments = [
+        "--timeout",
+        &seconds,
+        &source,
+        "h2:cat > copy && touch happy",
+    ];
     let running = network.rdpipe(segments).start();
     flows(&network, "h2", "copy");
     network.on("h1", "ip route add blackhole 10.77.0.2/32");
