@@ -82,8 +82,9 @@ fn shells_complete_the_names_of_hosts() {
 
 #[test]
 fn clap_accepts_the_definitions() {
-    RdrecvArgs::command().debug_assert();
-    RdsendArgs::command().debug_assert();
+    for command in crate::cli::commands() {
+        command.debug_assert();
+    }
 }
 
 #[test]

@@ -288,11 +288,6 @@ mod tests {
     }
 
     #[test]
-    fn clap_accepts_the_definitions() {
-        RdcatArgs::command().debug_assert();
-    }
-
-    #[test]
     fn files_and_tickets_are_operands() {
         let args = parse(&["-v", "h1:a b", ":-x"]).unwrap();
         assert_eq!(args.files(), ["h1:a b", ":-x"]);

@@ -354,11 +354,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn clap_accepts_the_definitions() {
-        RdcpArgs::command().debug_assert();
-    }
-
-    #[test]
     fn the_letters_of_cp_work() {
         let options = parse(&["-RTPnv", "a", "b"]).unwrap().options();
         assert!(options.recursive && options.no_target_directory && options.parents);

@@ -324,11 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn clap_accepts_the_definitions() {
-        RdforwardArgs::command().debug_assert();
-    }
-
-    #[test]
     fn forwards_may_be_given_several_times() {
         let line = [
             "-L",

@@ -525,11 +525,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn clap_accepts_the_definitions() {
-        RdperfArgs::command().debug_assert();
-    }
-
-    #[test]
     fn operands_are_hosts_or_two_reports() {
         let request = |words: &[&str]| parse(words).unwrap().request();
         assert_eq!(

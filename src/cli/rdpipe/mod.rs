@@ -171,11 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn clap_accepts_the_definitions() {
-        RdpipeArgs::command().debug_assert();
-    }
-
-    #[test]
     fn the_options_of_the_original_manual_work() {
         let args = parse(&["-v", "-n", "-p", "7691", "-H", "10.0.0.1", "a:wc", "b:> f"]).unwrap();
         assert!(args.messages.verbose == 1 && args.dry_run);

@@ -248,11 +248,6 @@ mod tests {
     }
 
     #[test]
-    fn clap_accepts_the_definitions() {
-        RdshArgs::definition().debug_assert();
-    }
-
-    #[test]
     fn options_of_ssh_and_of_rdsh_stand_before_and_behind_the_host() {
         let sorted = line(&[
             "-vvp22",

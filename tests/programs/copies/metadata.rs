@@ -8,10 +8,7 @@ use std::{
     process::Command,
 };
 
-use super::{
-    compare::assert_rsync_finds_nothing,
-    trees::{large, mode, stamp},
-};
+use super::trees::{large, mode, stamp};
 use crate::support::programs::{
     hosts::{Network, Outcome},
     install,
@@ -190,21 +187,6 @@ fn a_file_system_without_attributes_is_named_once() {
     assert_eq!(notes.count(), 1, "{}", end.stderr);
     let list = network.on("h2", "cat plain/tree/*");
     assert_eq!(list, "content".repeat(5));
-}
-
-#[test]
-fn a_copy_to_this_machine_keeps_everything_too() {
-    let hosts = Hosts::new("");
-    super::trees::small(&hosts.path("h1", "tree"), 30, 100);
-    let copy = hosts.path("here", "copy");
-    fs::create_dir_all(hosts.path("here", "")).unwrap();
-    let to = copy.display().to_string();
-    hosts
-        .rdcp(&["--archive", "h1:tree", &to])
-        .start()
-        .end()
-        .exits(0);
-    assert_rsync_finds_nothing(&hosts.path("h1", "tree"), &copy);
 }
 
 /// Returns an ACL with the rights of the owner, of the user 1, of the group, of the mask and of others.

@@ -27,7 +27,6 @@ fn received(network: &Network, host: &str) -> u64 {
     count.trim().parse().expect("a number")
 }
 
-/// Returns the paths in a directory that have temporary names.
 fn temporary(at: &std::path::Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(at).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -159,18 +158,6 @@ fn a_file_that_changed_and_kept_its_size_and_time_is_compared() {
     println!("{sent} of {bytes} sent");
     assert!(sent < bytes * 9 / 10, "{sent} bytes sent");
     assert_same(&file, &network.file("h2", "there/big"));
-    assert_eq!(temporary(&network.file("h2", "there")), [] as [PathBuf; 0]);
-}
-
-#[test]
-fn without_resume_a_run_begins_anew_and_leaves_nothing() {
-    let Some(network) = Network::new(2) else {
-        return;
-    };
-    cut_at(&network, 48 << 20, 50, &["--bwlimit", "80M"]);
-    let arguments = ["-a", "h1:big", "h2:there/big"];
-    network.rdcp(arguments).start().end().exits(0);
-    assert_same(&network.file("h1", "big"), &network.file("h2", "there/big"));
     assert_eq!(temporary(&network.file("h2", "there")), [] as [PathBuf; 0]);
 }
 

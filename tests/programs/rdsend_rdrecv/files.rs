@@ -4,10 +4,9 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{Read, Seek, SeekFrom, Write},
-    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::Path,
     process::{Command, Stdio},
-    thread,
     time::Instant,
 };
 
@@ -111,81 +110,6 @@ fn a_replaced_file_keeps_mode_and_owner() {
         (0o640, owner)
     );
     assert_eq!(place.read("old"), b"new");
-}
-
-#[test]
-fn a_new_file_gets_the_usual_mode() {
-    let place = Place::new();
-    deliver(&place.path("new"), "--fsync", b"data");
-    File::create(place.path("like")).unwrap();
-    let mode = |name| fs::metadata(place.path(name)).unwrap().mode();
-    assert_eq!(mode("new"), mode("like"));
-    assert_eq!(place.read("new"), b"data");
-    assert_eq!(place.names(), ["like", "new", "old"]);
-}
-
-#[test]
-fn symbolic_links_are_followed() {
-    let place = Place::new();
-    symlink("old", place.path("one")).unwrap();
-    symlink(place.path("one"), place.path("two")).unwrap();
-    symlink("not-yet", place.path("dangling")).unwrap();
-    deliver(&place.path("two"), "", b"new");
-    deliver(&place.path("dangling"), "", b"made");
-    assert!(
-        fs::symlink_metadata(place.path("two"))
-            .unwrap()
-            .is_symlink()
-    );
-    assert!(
-        fs::symlink_metadata(place.path("dangling"))
-            .unwrap()
-            .is_symlink()
-    );
-    assert_eq!(
-        (place.read("old"), place.read("not-yet")),
-        (b"new".to_vec(), b"made".to_vec())
-    );
-}
-
-#[test]
-fn a_file_with_two_names_keeps_both() {
-    let place = Place::new();
-    fs::hard_link(place.path("old"), place.path("other")).unwrap();
-    deliver(&place.path("old"), "", b"new");
-    assert_eq!(
-        (place.read("old"), place.read("other")),
-        (b"new".to_vec(), b"new".to_vec())
-    );
-}
-
-#[test]
-fn a_device_stays_a_device() {
-    deliver(Path::new("/dev/null"), "--fsync", &random_bytes(1_000_000));
-    assert!(
-        fs::metadata("/dev/null")
-            .unwrap()
-            .file_type()
-            .is_char_device()
-    );
-}
-
-#[test]
-fn a_fifo_waits_for_its_reader() {
-    let place = Place::new();
-    let fifo = place.path("fifo");
-    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let data = random_bytes(3_000_000);
-    let input = place.file("in", &data);
-    let receiver = receiver("-o").arg(&fifo).start();
-    let sender = sender(receiver.port(), "-v").arg(input).start();
-    sender.said("that it is connected", |text| {
-        text.contains("connected to").then_some(())
-    });
-    let reader = thread::spawn(move || fs::read(fifo).unwrap());
-    sender.end().exits(0);
-    receiver.end().exits(0);
-    assert!(reader.join().unwrap() == data);
 }
 
 #[test]
