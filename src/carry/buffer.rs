@@ -30,7 +30,6 @@ pub(super) struct BufferedSource {
     piece: Vec<u8>,
     /// The number of bytes of the piece that were taken.
     taken: usize,
-    is_regular_file: bool,
     _reading: DropGuard,
 }
 
@@ -61,7 +60,6 @@ impl BufferedSource {
             queue,
             piece: Vec::new(),
             taken: 0,
-            is_regular_file: source.is_regular_file(),
             _reading: guard,
         })
     }
@@ -109,11 +107,7 @@ impl AsyncRead for BufferedSource {
     }
 }
 
-impl StreamSource for BufferedSource {
-    fn is_regular_file(&self) -> bool {
-        self.is_regular_file
-    }
-}
+impl StreamSource for BufferedSource {}
 
 /// A sink that a thread writes later.
 pub(super) struct BufferedSink {

@@ -1,14 +1,13 @@
 //! The loop that moves the bytes of rdsend, rdrecv, rdcat and rdpipe: all of a source into a stream, and all of a
 //! stream into a sink; and the threads on which it runs.
 //!
-//! [`send_all`](pump::send_all) and [`receive_all`] move the bytes; both stop as soon as the stream fails. [`send_all_and_finish`] also
-//! sends the end of the stream and waits for its confirmation. Opening the source or sink, committing the output and
+//! [`send`] and [`receive`] move the bytes; both stop as soon as the stream fails. [`send_and_finish`] also sends the
+//! end of the stream and waits for its confirmation. Opening the source or sink, committing the output and
 //! confirming it are the caller's part, because a program, a pipeline's own end and an agent's stage do these at
 //! different times.
 
 mod buffer;
 mod flow;
-mod pace;
 mod pump;
 mod rails;
 
@@ -22,9 +21,8 @@ use crate::{
 };
 
 pub(crate) use crate::threads::CarryThread;
-pub(crate) use flow::{receive, send, send_and_finish};
-pub(crate) use pace::RateLimit;
-pub(crate) use pump::{receive_all, send_all_and_finish};
+pub(crate) use flow::{RateLimit, receive, send, send_and_finish};
+pub(crate) use pump::receive_all;
 
 /// The end that failed while bytes were carried between a stream and a local file, pipe or terminal.
 ///
@@ -135,9 +133,6 @@ impl Drop for WaitClock {
 }
 
 pub(crate) trait StreamSource: AsyncRead + Unpin {
-    /// Returns true if the source is a regular file.
-    fn is_regular_file(&self) -> bool;
-
     /// Returns a reader for several threads if there are at least so many bytes in a file.
     fn positioned(&self, _least: u64) -> Option<PositionedReader> {
         None
@@ -145,10 +140,6 @@ pub(crate) trait StreamSource: AsyncRead + Unpin {
 }
 
 impl StreamSource for Source {
-    fn is_regular_file(&self) -> bool {
-        Self::is_regular_file(self)
-    }
-
     fn positioned(&self, least: u64) -> Option<PositionedReader> {
         Self::positioned(self, least)
     }
@@ -243,9 +234,8 @@ mod tests {
     use rustix::pipe::pipe;
 
     use super::{
-        CarryError, Watched,
-        pump::{SETTLE_DELAY, send_all},
-        receive, receive_all, send, send_all_and_finish, send_and_finish,
+        CarryError, Watched, flow::SETTLE_DELAY, pump::send_all, receive, receive_all, send,
+        send_and_finish,
     };
     use crate::{
         Error, Key, Listener, Stream, StreamConfig, TransportPolicy, connect,
@@ -257,6 +247,11 @@ mod tests {
 
     /// More bytes than a stream, the sockets and a pipe hold.
     const MANY: usize = 40 << 20;
+
+    const PLAIN: FlowOptions = FlowOptions {
+        buffer: None,
+        bwlimit: None,
+    };
 
     /// Options with room for more than [`MANY`].
     const BUFFERED: FlowOptions = FlowOptions {
@@ -294,7 +289,7 @@ mod tests {
     #[tokio::test]
     async fn everything_arrives_through_whole_streams_and_through_halves() {
         let (mut near, mut far) = stream().await;
-        let sending = async { send_all_and_finish(&mut ended_pipe(), &mut near).await };
+        let sending = async { send_and_finish(&mut ended_pipe(), &mut near, PLAIN).await };
         let receiving = async {
             let mut sink = Vec::new();
             let received = receive_all(&mut far, &mut sink).await.unwrap();
@@ -311,7 +306,7 @@ mod tests {
         let (near, far) = stream().await;
         let (_near_read, mut write) = near.into_split();
         let (mut read, _far_write) = far.into_split();
-        let sending = async { send_all_and_finish(&mut ended_pipe(), &mut write).await };
+        let sending = async { send_and_finish(&mut ended_pipe(), &mut write, PLAIN).await };
         let receiving = async {
             let mut sink = Vec::new();
             receive_all(&mut read, &mut sink).await.unwrap();
@@ -383,7 +378,7 @@ mod tests {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut sink = Sink::new(full.into(), "/dev/full").unwrap();
         let mut source = ended_pipe();
-        let sending = send_all_and_finish(&mut source, &mut near);
+        let sending = send_and_finish(&mut source, &mut near, PLAIN);
         let received = tokio::select! {
             sent = sending => panic!("{sent:?}"),
             received = receive(&mut far, &mut sink, BUFFERED) => received,
@@ -453,7 +448,7 @@ mod tests {
         };
         let started = Instant::now();
         let mut source = ended_pipe();
-        let (sent, ()) = tokio::join!(send_all_and_finish(&mut source, &mut near), receiving);
+        let (sent, ()) = tokio::join!(send_and_finish(&mut source, &mut near, PLAIN), receiving);
         sent.unwrap();
         assert!(started.elapsed() >= SETTLE_DELAY);
     }
@@ -493,7 +488,7 @@ mod tests {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut sink = Sink::new(full.into(), "/dev/full").unwrap();
         let mut source = ended_pipe();
-        let sending = send_all_and_finish(&mut source, &mut near);
+        let sending = send_and_finish(&mut source, &mut near, PLAIN);
         let received = tokio::select! {
             sent = sending => panic!("{sent:?}"),
             received = receive_all(&mut far, &mut sink) => received,

@@ -7,12 +7,11 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{CarryError, Finish, StreamSink, StreamSource, Watched, rails, unless_interrupted};
+use super::{CarryError, StreamSink, StreamSource, Watched, rails, unless_interrupted};
 use crate::transport::FillSlots;
 
 /// Sends all of `source` through `stream`, and no end of stream: more bytes may follow.
@@ -35,42 +34,6 @@ where
     }
     unless_interrupted(&watch, fill(source, stream)).await?
 }
-
-/// Sends all of `source` and the end of the stream, and waits until the peer has confirmed both.
-///
-/// Returns the number of bytes. If the source is not a regular file, the call waits for
-/// [`SETTLE_DELAY`] before it sends the end of the stream; a caller that handles signals must drop
-/// the future when one arrives.
-/// Fails with [`CarryError::Source`] or [`CarryError::Stream`], for the end that fails first.
-/// Cancelling leaves the bytes that were read in the stream's slots; the stream ends only if the end was sent before.
-pub(crate) async fn send_all_and_finish<S, T>(
-    source: &mut S,
-    stream: &mut T,
-) -> Result<u64, CarryError>
-where
-    S: StreamSource,
-    T: FillSlots + Watched + Finish,
-{
-    let sent = send_all(source, stream).await?;
-    settle(source).await;
-    stream.finish().await?;
-    Ok(sent)
-}
-
-/// Waits for [`SETTLE_DELAY`] after the end of a source that is not a regular file.
-pub(super) async fn settle(source: &impl StreamSource) {
-    if !source.is_regular_file() {
-        tokio::time::sleep(SETTLE_DELAY).await;
-    }
-}
-
-/// The time between the end of a source that is not a regular file and the end of the stream.
-///
-/// `^C` sends a signal to every program of a shell's pipeline. If the program in front of the pipe
-/// dies first, its unfinished output must not be delivered as a complete one: this program needs the
-/// time to receive its own signal. The thread that handles signals needs one turn of the scheduler,
-/// well under a millisecond on an idle machine; 10 ms are many turns, and too short for a user to see.
-pub(super) const SETTLE_DELAY: Duration = Duration::from_millis(10);
 
 /// Receives all of `stream` into `sink`, up to the verified end of the stream, and flushes the sink.
 ///

@@ -19,6 +19,7 @@ use crate::{
         },
     },
     fd::{Sink, Source},
+    options::FlowOptions,
     process,
     reach::ticket::Ticket,
 };
@@ -164,7 +165,7 @@ async fn give(mut write: WriteHalf, over: CancellationToken) -> (WriteHalf, anyh
 async fn give_all(write: &mut WriteHalf) -> anyhow::Result<()> {
     let mut source = Source::stdin().context("cannot read stdin")?;
     let name = source.describe().to_owned();
-    let sent = carry::send_all_and_finish(&mut source, write).await;
+    let sent = carry::send_and_finish(&mut source, write, FlowOptions::default()).await;
     sent.map(drop).map_err(|error| explained(error, &name))
 }
 
