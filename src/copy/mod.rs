@@ -22,6 +22,8 @@ pub(crate) mod record;
 pub(crate) mod source;
 pub(crate) mod supervised;
 pub(crate) mod temporary_names;
+#[cfg(test)]
+mod tests;
 pub(crate) mod written;
 
 /// The entry point of the fuzz target for what a peer of a copy sends, and for maps on a disk.

@@ -16,8 +16,8 @@ use crate::copy::{
     destination::{
         MetadataKeeper, Placement,
         answers::answer,
+        ends::SpooledLink,
         entry::{TemporaryName, rename_over},
-        hard_links::SpooledLink,
         in_place::{copy_into_place, create_in_place, open_existing},
         mirror::MirroredFolder,
         placement::EntryNaming,
@@ -48,16 +48,11 @@ async fn end_in_the_middle(
         archive(),
     )
     .unwrap();
-    let (control, mut far_control) = stream().await;
+    let (control, mut far_control) = stream(CHUNK_BYTES).await;
     name_no_operands(&mut far_control).await;
-    let (lane, far_lane) = stream().await;
+    let (lane, far_lane) = stream(CHUNK_BYTES).await;
     let cancelled = CancellationToken::new();
-    let context = CopyContext {
-        report: Arc::new(drop::<FromCopy>),
-        cancelled: cancelled.clone(),
-        reason: Arc::new(|| "enough".to_owned()),
-        give_up: Arc::new(|_| {}),
-    };
+    let context = context(&Arc::default(), cancelled.clone());
     let streams = CopyStreams {
         control,
         lanes: vec![lane],
@@ -242,12 +237,7 @@ fn begun(dest: &Path) -> (DestinationShared, CancellationToken) {
     let placement = Placement::find(&base, typed, CopiedSources::Contents, &options).unwrap();
     let filter = NameFilter::new(&[]).unwrap();
     let cancelled = CancellationToken::new();
-    let context = CopyContext {
-        report: Arc::new(drop),
-        cancelled: cancelled.clone(),
-        reason: Arc::new(|| "enough".to_owned()),
-        give_up: Arc::new(|_| {}),
-    };
+    let context = context(&Arc::default(), cancelled.clone());
     let keeper = MetadataKeeper::of_process(options.archive, false, KeptRights::All);
     let budget = Arc::new(ListBudget::of_agent());
     let guard = WrittenGuard::new(

@@ -499,13 +499,7 @@ async fn what_changes_after_the_answer_is_not_continued_and_holes_are_empty() {
     );
     let (streams, mut control, mut lanes) = streams().await;
     let failed = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&failed);
-    let context = CopyContext {
-        report: Arc::new(move |message: FromCopy| kept.lock().unwrap().push(message)),
-        cancelled: CancellationToken::new(),
-        reason: Arc::new(|| "a test".to_owned()),
-        give_up: Arc::new(|_| {}),
-    };
+    let context = context(&failed, CancellationToken::new());
     let running = tokio::spawn(engine.unwrap().run(streams, context));
     let mut answers = Vec::new();
     let ask = vec![ask("", &[("big", SIZE, 3_000)])];

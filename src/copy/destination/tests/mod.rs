@@ -26,9 +26,7 @@ use super::{
     part_file::MIN_KEPT_BYTES,
 };
 use crate::{
-    Key, Listener, Stream, StreamConfig, TransportPolicy,
-    carry::CarryThread,
-    connect,
+    Stream,
     copy::{
         job::{CopyContext, CopyError, CopyStreams},
         metadata::{EntryKind, Metadata, Timestamp},
@@ -36,8 +34,12 @@ use crate::{
         path::{BaseDirectory, CopiedSources, EntryName, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource},
         record::{LaneRecord, LargeFile, encode, set_content_length},
+        tests::{archive, context, stream},
     },
 };
+
+/// The chunks of the streams: the default.
+const CHUNK_BYTES: usize = 512 << 10;
 
 /// Something that the source of a test sends.
 enum Step {
@@ -120,13 +122,7 @@ async fn copy_typed(
 async fn run(engine: DestinationEngine, steps: Vec<Step>) -> CopyEnd {
     let (streams, far_control, far_lanes) = streams().await;
     let messages = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&messages);
-    let context = CopyContext {
-        report: Arc::new(move |message: FromCopy| kept.lock().unwrap().push(message)),
-        cancelled: CancellationToken::new(),
-        reason: Arc::new(|| "a test".to_owned()),
-        give_up: Arc::new(|_| {}),
-    };
+    let context = context(&messages, CancellationToken::new());
     let running = engine.run(streams, context);
     let ((report, failure), answers) = tokio::join!(running, send(steps, far_control, far_lanes));
     let messages = std::mem::take(&mut *messages.lock().unwrap());
@@ -157,38 +153,15 @@ fn sources_of(steps: &[Step]) -> CopiedSources {
 
 /// Returns the streams of a copy with two lanes, and their far ends. The source has named its operands, none.
 async fn streams() -> (CopyStreams, Stream, Vec<Stream>) {
-    let (control, mut far_control) = stream().await;
-    name_no_operands(&mut far_control).await;
-    let mut lanes = Vec::new();
-    let mut far_lanes = Vec::new();
-    for _ in 0..2 {
-        let (lane, far_lane) = stream().await;
-        lanes.push(lane);
-        far_lanes.push(far_lane);
-    }
-    (CopyStreams { control, lanes }, far_control, far_lanes)
+    let mut all = crate::copy::tests::streams(2, CHUNK_BYTES).await;
+    name_no_operands(&mut all.1).await;
+    all
 }
 
 async fn name_no_operands(control: &mut Stream) {
     let (operands, last) = (Vec::new(), true);
     let message = FromSource::Operands { operands, last };
     say(control, &message).await.unwrap();
-}
-
-/// Returns the two ends of a stream; the near one belongs to a thread.
-async fn stream() -> ((CarryThread, Stream), Stream) {
-    let config = StreamConfig {
-        transport: TransportPolicy::Tcp,
-        ..StreamConfig::default()
-    };
-    let key = Key::generate().unwrap().key().clone();
-    let listening = Listener::bind("127.0.0.1:0", key.clone(), config.clone());
-    let listener = listening.await.unwrap();
-    let address = listener.local_addr();
-    let thread = CarryThread::start("test lane").unwrap();
-    let dialing = thread.run(async move { connect(address, &key, &config).await });
-    let (accepted, connected) = tokio::join!(listener.accept(), dialing);
-    ((thread, connected.unwrap()), accepted.unwrap())
 }
 
 /// Sends the steps and the end, and returns what the destination says. A destination that has ended is no failure here.
@@ -293,14 +266,6 @@ fn metadata(mode: u32, seconds: i64) -> Metadata {
         modified: time,
         accessed: time,
         attributes: Vec::new(),
-    }
-}
-
-fn archive() -> CopyOptions {
-    CopyOptions {
-        recursive: true,
-        archive: true,
-        ..CopyOptions::default()
     }
 }
 

@@ -5,9 +5,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::*;
-use crate::copy::{
-    block_digest::BlockDigest, destination::DestinationClaims, metadata::attributes_of,
-    order::DigestKind, question::ByteRange, temporary_names::PartOwner,
+use crate::{
+    Key,
+    copy::{
+        block_digest::BlockDigest, destination::DestinationClaims, metadata::attributes_of,
+        order::DigestKind, question::ByteRange, temporary_names::PartOwner,
+    },
 };
 
 /// The value of `security.capability` for `CAP_SETUID`, permitted and effective.
@@ -830,12 +833,7 @@ async fn a_hole_is_digested_only_while_its_client_lives() {
             ..archive()
         };
         let engine = server.engine("alice", "/", &options, &steps);
-        let context = CopyContext {
-            report: Arc::new(drop),
-            cancelled: CancellationToken::new(),
-            reason: Arc::new(|| "a test".to_owned()),
-            give_up: Arc::new(|_| {}),
-        };
+        let context = context(&Arc::default(), CancellationToken::new());
         let (streams, mut control, mut lanes) = streams().await;
         let running = tokio::spawn(engine.run(streams, context));
         let sent = send_steps(steps, &mut control, &mut lanes, &mut Vec::new()).await;

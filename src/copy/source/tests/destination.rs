@@ -25,17 +25,16 @@ use tokio_util::{
 };
 
 use crate::{
-    Key, Listener, Stream, StreamConfig, TransportPolicy,
-    carry::CarryThread,
-    connect,
+    Stream,
     copy::{
-        job::{CopyContext, CopyError, CopyStreams},
+        job::{CopyError, CopyStreams},
         metadata::EntryKind,
         order::{CopyNews, CopyOptions, CopyReport, FilterRule, FromCopy},
         path::{BaseDirectory, RelativePath},
         question::{AnswerKind, AskedEntry, FromDestination, FromSource, MAX_ANSWER_BYTES},
         record::{LaneRecord, PREFIX_BYTES, RecordPrefix, decode},
         source::SourceEngine,
+        tests::{archive, context},
     },
 };
 
@@ -178,52 +177,9 @@ pub(super) async fn copy_from(
     }
 }
 
-/// Returns a context that keeps all messages.
-pub(super) fn context(
-    messages: &Arc<Mutex<Vec<FromCopy>>>,
-    cancelled: CancellationToken,
-) -> CopyContext {
-    let messages = Arc::clone(messages);
-    CopyContext {
-        report: Arc::new(move |message: FromCopy| messages.lock().unwrap().push(message)),
-        cancelled,
-        reason: Arc::new(|| "the test ends it".to_owned()),
-        give_up: Arc::new(|_| {}),
-    }
-}
-
 /// Returns the streams of a source, and their other ends.
 pub(super) async fn streams(behaviour: &Behaviour) -> (CopyStreams, Stream, Vec<Stream>) {
-    let (near, far_control) = stream("control", behaviour.chunk_bytes).await;
-    let mut lanes = Vec::new();
-    let mut far_lanes = Vec::new();
-    for number in 0..behaviour.lanes {
-        let (near, far) = stream(&format!("lane {number}"), behaviour.chunk_bytes).await;
-        lanes.push(near);
-        far_lanes.push(far);
-    }
-    let streams = CopyStreams {
-        control: near,
-        lanes,
-    };
-    (streams, far_control, far_lanes)
-}
-
-async fn stream(name: &str, chunk_bytes: usize) -> ((CarryThread, Stream), Stream) {
-    let config = StreamConfig {
-        transport: TransportPolicy::Tcp,
-        chunk_bytes,
-        ..StreamConfig::default()
-    };
-    let generated = Key::generate().unwrap();
-    let key = generated.key().clone();
-    let listening = Listener::bind("127.0.0.1:0", key.clone(), config.clone());
-    let listener = listening.await.unwrap();
-    let address = listener.local_addr();
-    let thread = CarryThread::start(name).unwrap();
-    let dialing = thread.run(async move { connect(address, &key, &config).await });
-    let (accepted, connected) = tokio::join!(listener.accept(), dialing);
-    ((thread, connected.unwrap()), accepted.unwrap())
+    crate::copy::tests::streams(behaviour.lanes, behaviour.chunk_bytes).await
 }
 
 /// Receives a lane to its end.
@@ -304,14 +260,6 @@ pub(super) fn bytes(path: &Path) -> Vec<u8> {
 
 pub(super) fn relative(path: &str) -> RelativePath {
     RelativePath::try_from(path.as_bytes().to_vec()).unwrap()
-}
-
-pub(super) fn archive() -> CopyOptions {
-    CopyOptions {
-        recursive: true,
-        archive: true,
-        ..CopyOptions::default()
-    }
 }
 
 /// Makes a tree with everything that is not usual.
