@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     attributes::MetadataKeeper,
-    folder_ends::{FolderEnd, FolderEnds},
+    ends::{FolderEnd, FolderEnds},
     mirror::Deletion,
     placement::{EntryNames, PlacedFolder},
     state::{DestinationShared, DestinationState, add, errno_text, lock},

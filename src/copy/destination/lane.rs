@@ -9,8 +9,8 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
+    ends::SpooledLink,
     entry::{CurrentFolder, SpecialEntry, TemporaryName, digest_of},
-    hard_links::SpooledLink,
     in_place::{SpecialTarget, is_append_only},
     large_target::{LargeTarget, PartUse},
     placement::{EntryNames, PlacedFolder},

@@ -14,18 +14,15 @@
 mod answers;
 mod attributes;
 mod claims;
+mod ends;
 mod entry;
 mod extended_attributes;
-mod folder_ends;
 mod folders;
-mod hard_links;
 mod in_place;
 mod lane;
 mod large;
 mod large_target;
 mod mirror;
-mod name_set;
-mod operands;
 mod part_file;
 mod placement;
 mod state;
@@ -54,7 +51,7 @@ use self::{
     lane::{LaneWriter, broken},
     large_target::PartUse,
     mirror::MirroredFolder,
-    operands::ComparedOperands,
+    placement::ComparedOperands,
     placement::Placement,
     state::{DestinationShared, DestinationState},
     written::{KeptExisting, WrittenGuard},

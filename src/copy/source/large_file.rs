@@ -13,7 +13,7 @@ use rustix::{
 use super::{
     jobs::SourceFolder,
     lane::LaneSender,
-    opened_file::OpenedFile,
+    lane::OpenedFile,
     state::{too_long, unreadable},
 };
 use crate::copy::{

@@ -15,7 +15,6 @@
 mod jobs;
 mod lane;
 mod large_file;
-mod opened_file;
 mod questions;
 mod removal;
 mod state;

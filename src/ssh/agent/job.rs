@@ -20,7 +20,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
-    control::ControlReader,
+    ControlReader,
     edges::{self, ConnectedEdge, EdgeAcceptance, EdgeRequest, EdgeRoutes, Meter, PendingEdges},
     outbox::Outbox,
     relay::RelayEnd,

@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::{codec::Encoder, sync::CancellationToken};
 use zeroize::Zeroizing;
 
-use super::control::ControllerError;
+use super::ControllerError;
 use crate::{
     running_time::within_running_time,
     ssh::{

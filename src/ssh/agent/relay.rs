@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    control::{ControlReader, ControllerError},
+    ControlReader, ControllerError,
     job::Applications,
     outbox::{ControlWriter, Outbox},
 };

@@ -6,9 +6,11 @@ use tokio::{io::AsyncRead, time::timeout};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    control::{self, ControlReader},
+    ControlReader, ORDER_LIMIT,
     edges::EdgeAcceptance,
+    hello,
     job::{FirstFault, Job, JobContext, OrderRun, OrderedEdges},
+    open,
     outbox::Outbox,
 };
 use crate::ssh::{
@@ -67,9 +69,9 @@ impl ClientSession {
         let SessionKill(first_fault) = self.end;
         let hello = AgentHello {
             most_streams: self.most_streams,
-            ..control::hello()
+            ..hello()
         };
-        let opening = control::open(input, output, hello, control::ORDER_LIMIT, Some(READ_LIMIT));
+        let opening = open(input, output, hello, ORDER_LIMIT, Some(READ_LIMIT));
         let (order, mut inbox, outbox, writer) = tokio::select! {
             opened = opening => opened.map_err(|error| error.to_string())?,
             () = first_fault.failed() => return Err(first_fault.reason()),

@@ -29,9 +29,10 @@ use crate::{
     Direction, GeneratedKey, Key, Stream,
     ssh::{
         agent::{
-            control,
             edges::{ConnectedEdge, EdgeAcceptance},
+            hello,
             job::{ConnectedEdges, Job, JobContext, Messages, OrderRun, OrderedEdge, OrderedEdges},
+            open,
             served::{ClientSession, SessionKill},
         },
         frames::{FrameCodec, codec},
@@ -140,7 +141,7 @@ impl EchoSession {
 /// its edges.
 async fn serve(stream: DuplexStream, connect_limit: Option<Duration>) {
     let (input, output) = split(stream);
-    let opened = control::open(input, output, control::hello(), generous(), None).await;
+    let opened = open(input, output, hello(), generous(), None).await;
     let (order, inbox, outbox, writer) = opened.unwrap();
     let context = JobContext {
         name: order.name.clone(),

@@ -4,6 +4,7 @@ mod edges;
 // These limits are shared with the integration tests.
 #[path = "../../../../tests/support/limits.rs"]
 mod limits;
+mod opening;
 mod stages;
 
 use std::{
