@@ -61,7 +61,6 @@ pub(crate) struct Acceptor {
     /// The places of connections whose first bytes have not been looked at.
     new: Arc<Semaphore>,
     strangers: Arc<Strangers>,
-    /// The places of connections that are proving the key.
     proving: SharedPlaces,
     /// The first messages of these connections.
     messages: Arc<FirstMessages>,
@@ -375,7 +374,6 @@ pub(crate) struct KnownKeys {
     lookup: Box<dyn Fn(KeyId) -> Option<Key> + Send + Sync>,
     /// Returns the stretched keys, whose dialers send no id.
     stretched: Box<dyn Fn() -> Arc<Vec<Key>> + Send + Sync>,
-    /// Returns the name of the client that has a key.
     name: Box<dyn Fn(KeyId) -> Option<Arc<str>> + Send + Sync>,
     /// Returns what one key has of a number of places.
     share: fn(usize) -> Share,
@@ -508,7 +506,6 @@ impl KeyRoute {
 }
 
 impl KeyRoutes {
-    /// Returns the route of a key.
     pub(crate) fn find(&self, id: KeyId) -> Option<Arc<KeyRoute>> {
         self.lock().get(&id).cloned()
     }
@@ -561,10 +558,7 @@ impl KeyAcceptor {
 
     /// Accepts the next stream. Fails as
     /// [`Listener::accept_or_mismatch`](super::listener::Listener::accept_or_mismatch) does.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a stream that was not returned is returned by the next call.
+    /// Cancel safe: a stream that was not returned is returned by the next call.
     pub(crate) async fn accept(&mut self) -> Result<Stream, Error> {
         match self.arrivals.recv().await {
             Some(arrival) => arrival.outcome.map(Stream::granted),
@@ -600,7 +594,6 @@ mod tests {
         Key::generate().unwrap().key().clone()
     }
 
-    /// Returns stretched keys of the words.
     fn stretched(words: impl IntoIterator<Item = usize>) -> Vec<Key> {
         let words = words.into_iter();
         words

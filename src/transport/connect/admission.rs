@@ -154,10 +154,7 @@ impl ExpectedStreams {
     }
 
     /// Takes a connection that showed `label`: its chance to prove that it belongs to the stream.
-    ///
-    /// # Errors
-    ///
-    /// If no stream with this label waits for a data connection, or too many connections show this label.
+    /// Fails if no stream with this label waits for a data connection, or too many connections show this label.
     pub(crate) fn candidate(
         &self,
         label: [u8; LABEL_BYTES],

@@ -108,10 +108,7 @@ impl FirstMessage {
 }
 
 /// The dialer's side of the handshake. Returns the control connection.
-///
-/// # Errors
-///
-/// When the acceptor does not have the key, has another version, or is not rdpipe.
+/// Fails when the acceptor does not have the key, has another version, or is not rdpipe.
 pub(crate) async fn initiate(
     mut socket: TcpStream,
     first: FirstMessage,
@@ -147,20 +144,15 @@ async fn read_reply(
 
 /// A dialer that has proved that it has the key.
 pub(crate) struct Authenticated {
-    /// The control connection.
     pub(super) control: Control,
     /// The dialer's offer.
     pub(super) hello: Hello,
-    /// The id of the dialer's key.
     pub(super) key_id: KeyId,
 }
 
 /// The acceptor's side of the handshake, from the dialer's first message, which verified, until the dialer is
 /// authenticated.
-///
-/// # Errors
-///
-/// The fault of a dialer without the key, or of the network. The user of a listener is not told.
+/// Fails if the dialer does not have the key, or the network fails. The user of a listener is not told.
 pub(super) async fn answer(
     mut socket: TcpStream,
     responder: Responder,
@@ -192,7 +184,6 @@ pub(super) async fn refuse(mut socket: TcpStream, kind: PreambleKind) {
 pub(crate) struct Negotiated {
     /// The authenticated control connection.
     pub(crate) control: Control,
-    /// What will carry the data.
     pub(crate) data: DataCarrier,
     /// What both ends agreed on.
     pub(crate) agreement: Agreement,
@@ -200,7 +191,6 @@ pub(crate) struct Negotiated {
     pub(crate) seal: StreamSeal,
     /// The id of the key that both ends have.
     pub(crate) key_id: KeyId,
-    /// The name of the peer, for messages to the user.
     pub(crate) peer: String,
 }
 
@@ -375,7 +365,6 @@ impl<O> Connector<O> {
 /// The networks that the rails of a stream use beside that of the control connection.
 struct Networks {
     beside: Vec<SharedNetwork>,
-    /// The port of the acceptor.
     port: u16,
 }
 
@@ -622,10 +611,7 @@ fn broken_data(what: &'static str) -> HandshakeFault {
 /// Negotiates a stream with an authenticated dialer, within the time limit of a handshake. `data_connection` waits for
 /// the connection that proves that it has a token; it may come to any address of this host if `is_everywhere` is true.
 /// After a failure this end holds no memory for the dialer any more.
-///
-/// # Errors
-///
-/// The reason why there is no stream, which the dialer has been sent.
+/// The error is the reason why there is no stream, which the dialer has been sent.
 pub(crate) async fn accept<F>(
     authenticated: Authenticated,
     config: &StreamConfig,

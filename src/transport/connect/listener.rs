@@ -288,15 +288,9 @@ impl Listener {
 
     /// Accepts the next stream, as [`accept`](Self::accept) does, or returns why a peer with the key gets none: its
     /// settings and those of this listener exclude each other, so it will not succeed when it tries again.
-    ///
-    /// # Errors
-    ///
-    /// Those of `accept`, and [`Direction`](crate::HandshakeFault::Direction) or
+    /// Fails as `accept` does, and with [`Direction`](crate::HandshakeFault::Direction) or
     /// [`Transport`](crate::HandshakeFault::Transport) in an [`Error::Handshake`]; the listener continues after these.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a stream that was not returned is returned by the next call.
+    /// Cancel safe: a stream that was not returned is returned by the next call.
     #[cfg(feature = "cli")]
     pub(crate) async fn accept_or_mismatch(&self) -> Result<Stream, Error> {
         match self.shared.arrivals.next().await {
@@ -500,7 +494,6 @@ impl ListenerCounters {
 
 /// A stream that waits for its program, or the reason why there is none.
 pub(crate) struct Arrival {
-    /// The key of the peer.
     pub(super) key_id: KeyId,
     pub(super) outcome: Result<Stream, Error>,
     /// The place among the streams that wait.
@@ -534,7 +527,6 @@ impl Inner {
 }
 
 impl ArrivalQueue {
-    /// Appends an arrival.
     pub(super) fn push(&self, arrival: Arrival) {
         let mut inner = self.lock();
         inner.waiting.push(arrival.key_id, arrival);
@@ -544,7 +536,6 @@ impl ArrivalQueue {
         poller.into_iter().for_each(Waker::wake);
     }
 
-    /// No arrival follows.
     pub(super) fn end(&self) {
         let mut inner = self.lock();
         inner.has_ended = true;
@@ -557,10 +548,7 @@ impl ArrivalQueue {
     }
 
     /// Takes the next arrival; `None` after the end.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: an arrival that was not returned is returned by the next call.
+    /// Cancel safe: an arrival that was not returned is returned by the next call.
     pub(super) async fn next(&self) -> Option<Arrival> {
         loop {
             let arrived = self.arrived.notified();

@@ -76,7 +76,6 @@ pub(crate) struct Preamble {
 }
 
 impl Preamble {
-    /// Encodes a preamble of this version.
     pub(crate) fn encode(kind: PreambleKind) -> [u8; PREAMBLE_BYTES] {
         let mut bytes = [0; PREAMBLE_BYTES];
         bytes[..6].copy_from_slice(MAGIC);
@@ -104,7 +103,6 @@ impl Preamble {
 /// The size of a [`label`]: 128 bits, which a stranger does not guess.
 pub(super) const LABEL_BYTES: usize = 16;
 
-/// The size of a challenge.
 pub(super) const CHALLENGE_BYTES: usize = 32;
 
 /// Returns random bytes, for a token or a challenge.
@@ -114,7 +112,6 @@ pub(super) fn random() -> [u8; 32] {
     bytes
 }
 
-/// The size of a proof.
 pub(super) const PROOF_BYTES: usize = DIGEST_BYTES;
 
 /// Returns the label that tells the acceptor which stream a data connection is for. It can be read on the path.
@@ -155,9 +152,7 @@ pub(crate) struct Opening {
 /// What the first bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OpeningKind {
-    /// A control connection.
     Control(ControlOpening),
-    /// The data connection of the stream with this label.
     Data([u8; LABEL_BYTES]),
     /// A connection of rdpipe with another version.
     OtherVersion(u8),
@@ -167,7 +162,6 @@ pub(crate) enum OpeningKind {
     Foreign,
 }
 
-/// The opening of a control connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ControlOpening {
     /// The preamble, and the id of the key or random bytes.

@@ -360,7 +360,6 @@ fn rail_parts<D: DataPath>(rails: usize) -> Vec<PartsOf<D>> {
     std::iter::once(first).chain(others).collect()
 }
 
-/// Makes what the halves of a rail share.
 fn share<D: DataPath>(
     state: RailState,
     (send, receive): (Option<D::Send>, Option<D::Receive>),

@@ -62,10 +62,7 @@ impl ControlConnection {
     }
 
     /// Receives the peer's next message; `None` at the end of the connection.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a partly read message stays buffered for the next call.
+    /// Cancel safe: a partly read message stays buffered for the next call.
     pub(super) async fn next(&self) -> Option<Result<Message, ControlError>> {
         poll_fn(|cx| match &mut self.lock().control {
             Some(control) => control.poll_next_unpin(cx),
@@ -84,10 +81,7 @@ impl ControlConnection {
     }
 
     /// Sends `messages` in order. `now` is the current time.
-    ///
-    /// # Cancel safety
-    ///
-    /// Not safe: messages may be lost, and one may be sent in part. Nothing may be sent after that.
+    /// Not cancel safe: messages may be lost, and one may be sent in part. Nothing may be sent after that.
     pub(super) async fn send(
         &self,
         messages: Vec<Message>,
@@ -162,7 +156,6 @@ pub(super) async fn keep_alive(
 /// The size of the length field of each message, which is big-endian as in Noise's examples.
 const LENGTH_BYTES: usize = 2;
 
-/// The encrypted control connection.
 pub(crate) type Control = Framed<TcpStream, Codec>;
 
 /// Encrypts and decrypts the control connection.
@@ -220,10 +213,7 @@ impl Encoder<Message> for Codec {
 }
 
 /// Takes the next encrypted message from the front of `buffer`, if all of it has arrived.
-///
-/// # Errors
-///
-/// When the length before it is that of no message.
+/// Fails when the length before it is that of no message.
 pub(crate) fn next_sealed(buffer: &mut BytesMut) -> Result<Option<BytesMut>, Unopened> {
     if buffer.len() < LENGTH_BYTES {
         return Ok(None);
@@ -507,7 +497,6 @@ mod tests {
         (initiator.finish(&reply).unwrap(), acceptor)
     }
 
-    /// Returns the two ends of a control connection.
     async fn connection() -> (Control, Control) {
         let (ours, theirs) = sessions();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -195,10 +195,6 @@ pub(crate) struct DataProgress {
 pub(crate) trait StalledPath: Send + Sync {
     /// Handles a stall: returns `Ok` if the bytes have arrived and only were not read, or if the data path repairs
     /// itself.
-    ///
-    /// # Errors
-    ///
-    /// The fault that ends the stream.
     fn stalled(&self, stall: Stall) -> Result<(), Fault>;
 }
 
@@ -208,7 +204,6 @@ pub(crate) enum Stall {
     /// The peer has sent more than has arrived here.
     #[error("none of the {bytes} bytes that were sent on it arrived for {silence:.1?}")]
     Arrivals {
-        /// The number of bytes that are missing.
         bytes: u64,
         /// The time for which none has arrived.
         silence: Duration,

@@ -36,7 +36,6 @@ pub(crate) enum Message {
     Credit(Vec<u32>),
     /// From the sender of a direction: all bytes were sent.
     Fin {
-        /// The number of bytes of the direction.
         bytes: u64,
         /// The end of the chain of digests.
         digest: u64,
@@ -120,9 +119,7 @@ pub(crate) struct Welcome {
 /// What one end brings to the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Terms {
-    /// Version of the program.
     pub(crate) version: String,
-    /// The name of the host.
     pub(crate) host: String,
     /// The direction of the stream, as this end sees it.
     pub(crate) direction: Direction,
@@ -152,7 +149,6 @@ pub(crate) struct EncryptionTerms {
 /// The number of rails that one end wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RailTerms {
-    /// The number that its user has set.
     pub(crate) set: Option<u8>,
     /// The number that suits its processors.
     pub(crate) suitable: u8,
@@ -242,10 +238,7 @@ impl Message {
 
     /// Decodes a message. Its texts are cut to a limited length and stripped of control characters, since they
     /// are printed on terminals.
-    ///
-    /// # Errors
-    ///
-    /// [`Unintelligible`] unless the bytes are exactly one message.
+    /// Fails with [`Unintelligible`] unless the bytes are exactly one message.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unintelligible> {
         let (mut message, rest) = postcard::take_from_bytes(bytes).map_err(|_| Unintelligible)?;
         if !rest.is_empty() {
@@ -344,10 +337,7 @@ pub(crate) fn most_rails(config: &StreamConfig) -> u8 {
 }
 
 /// Derives the agreement from this end's and the peer's terms. Both ends derive the same.
-///
-/// # Errors
-///
-/// When the terms of the two ends contradict each other.
+/// Fails when the terms of the two ends contradict each other.
 pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, HandshakeFault> {
     let chunk_bytes = ours.chunk_bytes.min(theirs.chunk_bytes) as usize;
     if chunk_bytes < MIN_CHUNK_BYTES {

@@ -45,10 +45,7 @@ impl Initiator {
     }
 
     /// Finishes the handshake with the acceptor's reply.
-    ///
-    /// # Errors
-    ///
-    /// When the reply was not made with the same key for this first message.
+    /// Fails when the reply was not made with the same key for this first message.
     pub(crate) fn finish(mut self, reply: &[u8]) -> Result<Session, Unverified> {
         self.0
             .read_message(reply, &mut [])
@@ -59,10 +56,7 @@ impl Initiator {
 
 /// Checks a dialer's first message. The check costs a few microseconds of hashing; the answer,
 /// [`Responder::reply`], costs many times more.
-///
-/// # Errors
-///
-/// When the message was not made with the same key.
+/// Fails when the message was not made with the same key.
 pub(crate) fn respond(key: &Key, prologue: &[u8], first: &[u8]) -> Result<Responder, Unverified> {
     let mut state = builder(key, prologue).build_responder().expect(COMPLETE);
     state.read_message(first, &mut []).map_err(|_| Unverified)?;
@@ -119,10 +113,7 @@ impl Session {
     }
 
     /// Decrypts one message.
-    ///
-    /// # Errors
-    ///
-    /// When the bytes are not the peer's next message, or not a message of this version.
+    /// Fails when the bytes are not the peer's next message, or not a message of this version.
     pub(crate) fn open(&mut self, sealed: &[u8]) -> Result<Message, Unopened> {
         let plain = Zeroizing::new(self.open_bytes(sealed)?);
         Message::decode(&plain).map_err(|_| Unopened::Unintelligible)
@@ -142,10 +133,7 @@ impl Session {
     }
 
     /// Decrypts what [`seal_bytes`](Self::seal_bytes) made at the other end.
-    ///
-    /// # Errors
-    ///
-    /// When the bytes are not the peer's next message.
+    /// Fails when the bytes are not the peer's next message.
     pub(crate) fn open_bytes(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
         let mut plain = vec![0; sealed.len()];
         let opened = self.keys.read_message(sealed, &mut plain);

@@ -43,7 +43,6 @@ impl CryptoResolver for Primitives {
     }
 }
 
-/// Random bytes of the system.
 struct SystemRandom;
 
 impl Random for SystemRandom {
@@ -52,7 +51,6 @@ impl Random for SystemRandom {
     }
 }
 
-/// BLAKE2s with 256 bits.
 #[derive(Default)]
 struct Blake2s(Blake2s256);
 
@@ -139,7 +137,6 @@ impl Dh for Curve25519 {
     }
 }
 
-/// ChaCha20-Poly1305 under one key.
 struct ChaChaPoly(LessSafeKey);
 
 impl ChaChaPoly {

@@ -163,7 +163,6 @@ pub(crate) struct StreamSeal {
     role: Role,
     /// The cipher; none if a digest protects the chunks.
     cipher: Option<Cipher>,
-    /// The number of the rail.
     rail: u32,
 }
 
@@ -188,7 +187,6 @@ impl StreamSeal {
         self.cipher
     }
 
-    /// Returns the secret for the rail with this number.
     pub(crate) fn of_rail(&self, rail: u32) -> Self {
         let seal = self.clone();
         Self { rail, ..seal }
@@ -341,10 +339,7 @@ impl Guard {
     }
 
     /// Checks the payload of the chunk at `offset`: with a cipher, opens it in place.
-    ///
-    /// # Errors
-    ///
-    /// The payload may then be anything.
+    /// After an error the payload may be anything.
     pub(crate) fn check(
         &mut self,
         offset: u64,
@@ -369,7 +364,6 @@ impl Guard {
     }
 }
 
-/// The secrets of the digests of one direction.
 struct DigestSecrets {
     payload: Zeroizing<[u8; DIGEST_SECRET_BYTES]>,
     chunk: Zeroizing<[u8; DIGEST_SECRET_BYTES]>,
@@ -403,7 +397,6 @@ fn with_secret(secret: &[u8; DIGEST_SECRET_BYTES], bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_secret(secret, bytes).expect("the secret is long enough")
 }
 
-/// The cipher of the chunks of one direction.
 struct ChunkCipher {
     keys: DirectionKeys,
     cipher: Cipher,
@@ -478,10 +471,7 @@ impl ReportSeal {
     }
 
     /// Checks the tag of the next report.
-    ///
-    /// # Errors
-    ///
-    /// The count is not the peer's.
+    /// Fails if the count is not the peer's.
     pub(crate) fn check(&mut self, consumed: u32, tag: &Tag) -> Result<(), WrongMark> {
         let (nonce, data) = self.next(consumed);
         let checked = self

@@ -86,7 +86,6 @@ pub(crate) enum Damage {
 }
 
 impl Damage {
-    /// Returns the damage as a sentence.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Header => "a chunk's header does not match its check",
@@ -100,7 +99,6 @@ impl Damage {
 }
 
 impl Header {
-    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
@@ -114,10 +112,8 @@ impl Header {
     }
 
     /// Decodes a header.
-    ///
-    /// # Errors
-    ///
-    /// [`Damage::Header`] unless the bytes are exactly the encoding of their fields. No field of a damaged header is valid.
+    /// Fails with [`Damage::Header`] unless the bytes are exactly the encoding of their fields. No field of a damaged
+    /// header is valid.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Damage> {
         let header = Self {
             length: word(bytes, 0),
@@ -225,10 +221,7 @@ impl Chain {
 
     /// Verifies the next chunk, opens it in place if the stream is encrypted, and adds it to the chain. A damaged chunk
     /// does not change the chain.
-    ///
-    /// # Errors
-    ///
-    /// [`Damage::Order`], [`Damage::Payload`] or [`Damage::Seal`].
+    /// Fails with [`Damage::Order`], [`Damage::Payload`] or [`Damage::Seal`].
     pub(crate) fn open(&mut self, header: &Header, payload: &mut [u8]) -> Result<(), Damage> {
         let is_next = if self.has_gaps {
             header.offset >= self.offset && header.end() > header.offset

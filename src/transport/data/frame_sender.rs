@@ -107,7 +107,6 @@ impl<S: Slot> FirstRail<S> {
 enum WhenNoRoom {
     /// It waits, because a frame with a credit takes much longer.
     Wait,
-    /// It uses a credit.
     UseCredit,
 }
 

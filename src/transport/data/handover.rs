@@ -65,7 +65,6 @@ impl<S> SendHandover<S> {
             .for_each(|chunk| keep(&mut chunk.slot));
     }
 
-    /// The waker of the rail's steward.
     pub(super) fn rail(&self) -> &AtomicWaker {
         &self.0.rail
     }
@@ -127,12 +126,10 @@ impl<S> ReceiveHandover<S> {
         self.0.rail.wake();
     }
 
-    /// Takes the chunks that were read.
     pub(super) fn take_read(&self) -> Vec<Readable<S>> {
         std::mem::take(&mut self.0.lock().read)
     }
 
-    /// The waker of the rail's steward.
     pub(super) fn rail(&self) -> &AtomicWaker {
         &self.0.rail
     }

@@ -71,7 +71,6 @@ pub(crate) trait Slot: Send + Unpin + 'static {
 
 /// The sending side: moves filled slots to the peer, in order.
 pub(crate) trait SendPath: Send + Unpin + 'static {
-    /// A slot of the pool.
     type Slot: Slot;
 
     /// Takes a free slot; `None` while all are in flight. An empty pool is the backpressure.
@@ -122,10 +121,7 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
     ///
     /// `next_credit` takes the next slot of the peer's that may be written, if there is one. A path calls it
     /// only for a frame that needs a new target, because the slot that it was posted for is gone.
-    ///
-    /// # Errors
-    ///
-    /// Those of the connection. The path must not be used after an error.
+    /// The path must not be used after an error.
     fn poll_complete(
         &mut self,
         cx: &mut Context<'_>,
@@ -135,7 +131,6 @@ pub(crate) trait SendPath: Send + Unpin + 'static {
 
 /// The receiving side: takes frames from the peer, in slots that were granted to it.
 pub(crate) trait ReceivePath: Send + Unpin + 'static {
-    /// A slot of the pool.
     type Slot: Slot;
 
     /// Returns the next frame, in the slot that it was written to, and its header. The check of the header is verified,
@@ -143,11 +138,7 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     ///
     /// The header is a copy. Over RDMA the peer may change the bytes in the slot at any time, so the header must not be
     /// read there again.
-    ///
-    /// # Errors
-    ///
-    /// Those of the connection, or [`io::ErrorKind::InvalidData`] with the rule that the peer broke. The path must not
-    /// be used after an error.
+    /// Fails with [`io::ErrorKind::InvalidData`] if the peer breaks a rule. The path must not be used after an error.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Self::Slot, Header)>>;
 
     /// Goes on over another connection if the one in use is lost.
@@ -175,11 +166,9 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     fn post_receive(&mut self, index: u32);
 }
 
-/// A kind of data path.
 pub(crate) trait DataPath: Send + Sync + 'static {
     /// The sending side.
     type Send: SendPath;
-    /// The receiving side.
     type Receive: ReceivePath;
 }
 
@@ -191,12 +180,9 @@ struct Violation(&'static str);
 /// A frame sender or receiver whose data path can go on over another link, with another pool.
 #[cfg(feature = "rdma")]
 pub(crate) trait Renewable {
-    /// The data path.
     type Path;
-    /// A slot of its pool.
     type Slot;
 
-    /// Returns the data path.
     fn path(&mut self) -> &mut Self::Path {
         self.path_and_kept().0
     }
@@ -220,7 +206,6 @@ pub(crate) fn invalid(what: &'static str) -> io::Error {
 /// This host cannot use RDMA.
 #[derive(Debug, Clone)]
 pub(crate) struct Unavailable {
-    /// The reason, for the user.
     pub(crate) reason: String,
     /// True if the host has RDMA hardware all the same.
     pub(crate) hardware: bool,
@@ -234,14 +219,8 @@ pub(crate) struct Unavailable {
 pub(crate) trait FillSlots {
     /// Returns the free bytes of the slot that is being filled, at least one. Returns `Pending`
     /// while every slot is in flight.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream has failed, or the peer has stopped reading.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a repeated call lends the same bytes.
+    /// Cancel safe: a repeated call lends the same bytes.
     fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut [u8]>>;
 
     /// Marks the next `count` bytes of the slot as filled, and posts the slot if it is full.
@@ -251,18 +230,11 @@ pub(crate) trait FillSlots {
     ///
     /// Unless it fails, the call keeps the waker: while the source is idle, this is the only call
     /// that tells the pump of the stream's failure.
-    ///
-    /// # Errors
-    ///
     /// Fails if the stream has failed, or the peer has stopped reading.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: a repeated call posts the slot once.
+    /// Cancel safe: a repeated call posts the slot once.
     fn post(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// A slot that is being filled.
 pub(crate) struct FillingSlot<S> {
     pub(in crate::transport::data) slot: S,
     /// The bytes that have been sent already, in small frames.
@@ -271,7 +243,6 @@ pub(crate) struct FillingSlot<S> {
     filled: usize,
     /// The number of bytes of the direction before the first one; none where it follows what was sent before.
     offset: Option<u64>,
-    /// The number of the rail to whose pool the slot belongs.
     rail: usize,
 }
 
@@ -384,7 +355,6 @@ impl<S: Slot> FillingSlot<S> {
     }
 }
 
-/// The number of slots that are never lent.
 const SLOTS_NEVER_LENT: usize = 2;
 
 /// The payload up to which a chunk is copied instead of lent, in bytes: a page. To copy it takes less time than to
@@ -446,7 +416,6 @@ impl<S: Slot> ChunkLender<S> {
         (Bytes::from_owner(lent), None)
     }
 
-    /// Takes the chunks that were dropped.
     pub(crate) fn take_returned(&mut self) -> Vec<Readable<S>> {
         if self.lent == 0 {
             return Vec::new();
@@ -508,12 +477,10 @@ impl<D: DataPath> LentSlot<D> {
         is_ours.then(|| self.filling.take()).flatten()
     }
 
-    /// Returns the slot.
     pub(crate) fn filling(&self) -> &FillingOf<D> {
         self.filling.as_ref().expect(HELD)
     }
 
-    /// Returns the slot, to be filled.
     pub(crate) fn filling_mut(&mut self) -> &mut FillingOf<D> {
         self.filling.as_mut().expect(HELD)
     }
@@ -540,7 +507,6 @@ pub(crate) struct Readable<S> {
     end: usize,
     /// The number of bytes of the direction up to the end.
     end_offset: u64,
-    /// The number of the rail to whose pool the slot belongs.
     pub(in crate::transport::data) rail: usize,
 }
 
@@ -579,7 +545,6 @@ impl<S: Slot> Readable<S> {
         &self.slot.bytes()[self.next..self.end]
     }
 
-    /// Returns the slot, for its pool.
     pub(crate) fn into_slot(self) -> S {
         self.slot
     }

@@ -147,7 +147,6 @@ impl<D: DataPath> Steward<'_, D> {
 /// What the halves of a rail and its tasks hold together: the state of the stream, and what moves the frames of each direction. The
 /// last holder frees it, with the data path and its pools.
 pub(crate) struct Shared<D: DataPath> {
-    /// The state of the stream.
     pub(crate) state: RailState,
     /// The frame sender; `None` in a stream that only receives.
     pub(crate) sender: Option<SharedSender<D::Send>>,

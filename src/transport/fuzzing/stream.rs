@@ -73,7 +73,6 @@ struct StreamPlay {
     shared: Arc<Shared<Tcp>>,
     send: Option<SendHalf<Tcp>>,
     recv: Option<RecvHalf<Tcp>>,
-    /// Slots that the user fills.
     filling: Vec<LentSlot<Tcp>>,
     /// Chunks that the user keeps.
     kept: Vec<Bytes>,

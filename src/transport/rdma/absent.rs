@@ -129,7 +129,6 @@ impl Established {
         match *self {}
     }
 
-    /// The thread of the rail.
     pub(crate) fn thread(&self) -> Option<CarryThread> {
         match *self {}
     }
@@ -190,7 +189,6 @@ impl LocalPorts {
         match *self {}
     }
 
-    /// Proposes pairs of ports.
     pub(crate) fn propose(&self, _theirs: &[u8], _rails: usize) -> Result<Vec<u8>, String> {
         match *self {}
     }

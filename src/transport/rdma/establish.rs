@@ -132,7 +132,6 @@ impl LinkName {
     }
 }
 
-/// A rail whose link was proved.
 struct ProvedRail {
     plan: LinkPlan,
     link: ConnectedLink,
@@ -407,10 +406,6 @@ pub(crate) struct LocalPorts {
 
 impl LocalPorts {
     /// Reads the ports of this host, and how much memory may be pinned for a stream.
-    ///
-    /// # Errors
-    ///
-    /// The reason why this host cannot use RDMA.
     pub(crate) fn discover(config: &StreamConfig) -> Result<Self, Unavailable> {
         Self::among(&device::inventory(), config)
     }
@@ -450,10 +445,6 @@ impl LocalPorts {
 
     /// Reports early what would fail in every handshake: a named device that does not exist, or no usable device with
     /// the policy `Rdma`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Device`].
     pub(crate) fn check(config: &StreamConfig) -> Result<(), Error> {
         let free_choice = DeviceChoice::from(&config.rdma) == DeviceChoice::default();
         match config.transport {
@@ -494,10 +485,6 @@ impl LocalPorts {
     }
 
     /// Proposes pairs of this end's and the dialer's ports for so many rails, as the acceptor.
-    ///
-    /// # Errors
-    ///
-    /// The reason why no pair of ports can work.
     pub(crate) fn propose(&self, theirs: &[u8], rails: usize) -> Result<Vec<u8>, String> {
         let theirs: PortsOffer = decode(theirs)?;
         let ours = (&self.chunk_sizes()[..], rails);
@@ -508,9 +495,6 @@ impl LocalPorts {
 
     /// Tries the proposed pairs of ports one after the other, until a frame has crossed a queue pair of each rail. Returns
     /// the rails.
-    ///
-    /// # Errors
-    ///
     /// The outer error is that of the control connection. The inner error is the reason why no pair works; both ends
     /// know it.
     pub(crate) async fn establish(
@@ -628,7 +612,6 @@ impl LocalPorts {
     }
 }
 
-/// The pool of one rail.
 struct RailPool {
     /// The payload of a chunk, in bytes.
     chunk_bytes: usize,
@@ -658,7 +641,6 @@ impl RailPool {
 /// One of the rails of a stream, as its link is planned.
 #[derive(Clone, Copy)]
 pub(in crate::transport::rdma) struct PlannedRail {
-    /// The number of the rail.
     pub(in crate::transport::rdma) number: usize,
     /// The number of rails of the stream.
     pub(in crate::transport::rdma) rails: usize,

@@ -132,10 +132,6 @@ pub(crate) struct Link {
 
 impl UnconnectedQueuePair {
     /// Opens the device and makes a queue pair. Its completions are polled in this runtime.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device: it does not exist, it is not active, or this user may not open it.
     pub(crate) fn build(config: &QueuePairConfig, posting: Posting) -> io::Result<Self> {
         RdmaBuilder::default()
             .set_conn_type(ConnectionType::RCIBV)
@@ -181,10 +177,7 @@ impl UnconnectedQueuePair {
 
     /// Allocates and registers `bytes` of zeroed memory, which is freed after the queue pair was destroyed and the
     /// region dropped.
-    ///
-    /// # Errors
-    ///
-    /// Most often [`io::ErrorKind::OutOfMemory`]: the memlock limit.
+    /// Fails most often with [`io::ErrorKind::OutOfMemory`]: the memlock limit.
     pub(crate) fn register(&self, bytes: usize, reach: MemoryAccess) -> io::Result<Region> {
         let layout = Layout::from_size_align(bytes, PAGE_BYTES).map_err(io::Error::other)?;
         let access = match reach {
@@ -202,10 +195,7 @@ impl UnconnectedQueuePair {
     }
 
     /// Connects to the peer's queue pair. Nothing may be written before the peer has connected as well.
-    ///
-    /// # Errors
-    ///
-    /// When the two ends do not match, for instance because there is no GID or no route.
+    /// Fails when the two ends do not match, for instance because there is no GID or no route.
     pub(crate) async fn connect(mut self, peer: Endpoint) -> io::Result<Link> {
         self.pair.rdma.ibv_connect(peer.0).await?;
         let poster = match self.posting {
@@ -427,12 +417,10 @@ impl<T> RequestState<T> {
 }
 
 impl<T> WorkRequest<T> {
-    /// Posts the work request of `operation`.
     pub(super) fn post(operation: impl Future<Output = T> + Send + 'static) -> Self {
         Self(RequestState::begin(Box::pin(operation)))
     }
 
-    /// A work request that has completed.
     pub(crate) fn done(output: T) -> Self {
         Self(RequestState::Done(Some(output)))
     }
@@ -460,11 +448,6 @@ pub(super) struct PostingThread(mpsc::Sender<PostRequest>);
 type PostRequest = Box<dyn FnOnce() + Send>;
 
 impl PostingThread {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    ///
-    /// The system cannot start a thread.
     pub(super) fn start() -> io::Result<Self> {
         let (queue, requests) = mpsc::channel::<PostRequest>();
         let post = move || requests.into_iter().for_each(|request| request());

@@ -112,7 +112,6 @@ fn later(psn: u32, generation: u32) -> u32 {
 pub(super) struct LinkOffer {
     pub(super) endpoint: Endpoint,
     pub(super) slots: Vec<SlotToken>,
-    /// The page into which the peer writes its nudges.
     pub(super) nudge_page: SlotToken,
     /// The express path, if this end has one.
     pub(super) express: Option<ExpressOffer>,
@@ -271,7 +270,6 @@ pub(super) struct LiveLink {
     pub(super) receive: Option<receive_path::ReceiveLink>,
 }
 
-/// Encodes a step.
 pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain data, and memory does not fail")
 }

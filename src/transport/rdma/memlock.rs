@@ -187,10 +187,7 @@ impl Memlock {
 
 /// Returns the chunk size and depth that fit. If the requested ones do not, it reduces the depth down to 3 slots, then
 /// the chunk size down to 64 KiB, then the depth to 2, then the chunk size down to the smallest.
-///
-/// # Errors
-///
-/// When [`MIN_DEPTH`] slots of [`MIN_CHUNK_BYTES`] do not fit into the limit. (The cap gives way.)
+/// Fails when [`MIN_DEPTH`] slots of [`MIN_CHUNK_BYTES`] do not fit into the limit. (The cap gives way.)
 pub(crate) fn fit(
     chunk_bytes: usize,
     depth: usize,

@@ -42,7 +42,6 @@ const MAX_ACTIVE_PAUSE: Duration = Duration::from_secs(1);
 /// The first pause between nudges while one frame is awaited that proves a link. Each pause is twice the last one.
 const FIRST_PROOF_PAUSE: Duration = Duration::from_millis(2);
 
-/// The longest of these pauses.
 const MAX_PROOF_PAUSE: Duration = Duration::from_millis(16);
 
 /// What is needed to nudge one link. It keeps the queue pair, so it is dropped before the link is destroyed.
@@ -65,10 +64,6 @@ impl Nudge {
     }
 
     /// Waits for `work` on a link of which no completion is counted yet, and nudges it meanwhile.
-    ///
-    /// # Cancel safety
-    ///
-    /// That of `work`.
     pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let mut pause = FIRST_PROOF_PAUSE;
@@ -83,10 +78,7 @@ impl Nudge {
     }
 
     /// Posts one nudge, unless too many are under way. Returns false then.
-    ///
-    /// # Errors
-    ///
-    /// An earlier nudge has failed: the link is lost.
+    /// Fails if an earlier nudge has: the link is lost.
     fn post(&mut self) -> io::Result<bool> {
         let mut failure = Ok(());
         self.posted.retain_mut(

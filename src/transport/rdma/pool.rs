@@ -26,7 +26,6 @@ enum SlotMemory {
 }
 
 impl RdmaSlot {
-    /// A slot of `bytes` in `region`.
     pub(super) fn new(index: u32, generation: u32, region: Region, bytes: usize) -> Self {
         Self {
             index,
@@ -132,10 +131,7 @@ impl Slot for RdmaSlot {
 
 /// Registers `depth` slots for chunks of `chunk_bytes`. With `copies`, each slot also has memory that the peer cannot
 /// write.
-///
-/// # Errors
-///
-/// When the memory cannot be pinned.
+/// Fails when the memory cannot be pinned.
 pub(super) fn register(
     link: &UnconnectedQueuePair,
     reach: MemoryAccess,

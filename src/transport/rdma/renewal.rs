@@ -81,7 +81,6 @@ pub(crate) struct RenewalShared {
     received: AtomicU64,
     /// The number of chunks that have completed on this link.
     completions: AtomicU64,
-    /// The number of completions of this link, those of nudges included.
     completions_with_nudges: AtomicU64,
     /// The number of completions after which the link is replaced.
     limit: u64,
@@ -243,7 +242,6 @@ struct SilentLink {
 }
 
 impl SilentLink {
-    /// A link with these counts.
     fn new(stall: Stall, progress: &DataProgress) -> Self {
         let count = count_of(stall, progress);
         Self { stall, count }
@@ -251,10 +249,7 @@ impl SilentLink {
 
     /// Waits to find out whether the link is only late: the runtime in which its completions are polled may have been
     /// blocked, and the completions of that time are polled within this wait. Returns true if the link is dead.
-    ///
-    /// # Errors
-    ///
-    /// The fault of a stream that cannot have a new link.
+    /// Fails if the stream cannot have a new link.
     async fn is_dead(self, progress: &DataProgress) -> Result<bool, Fault> {
         // A wait that took longer was blocked as well, and its timer may run before the completions are polled.
         loop {
@@ -318,9 +313,13 @@ const UNREPORTED: Duration = Duration::from_millis(50);
 #[derive(Serialize, Deserialize)]
 enum RenewalStep {
     /// This end writes no more frames over the old link, after this number.
-    Begin { frames: u64 },
-    /// This end's part of the new link, and the number of bytes that it has verified.
-    Open { part: LinkOffer, verified: u64 },
+    Begin {
+        frames: u64,
+    },
+    Open {
+        part: LinkOffer,
+        verified: u64,
+    },
     /// The new queue pair is connected.
     Connected,
 }

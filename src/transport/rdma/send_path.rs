@@ -57,7 +57,6 @@ pub(super) struct SendLink {
     link: Link,
     free: Vec<RdmaSlot>,
     slots: usize,
-    /// The slots of the peer, by number.
     peer: Vec<SlotToken>,
     /// A write has failed. No write is posted after that.
     broken: bool,
@@ -69,7 +68,6 @@ pub(super) struct SendLink {
     most_small: usize,
     /// The number of bytes up to the end of the last small frame.
     small_end: u64,
-    /// The number of writes of this link.
     writes: u64,
     faults: Faults,
 }
@@ -342,7 +340,6 @@ impl RdmaSend {
     }
 }
 
-/// Decodes the header of a frame.
 fn header(frame: &[u8]) -> Option<Header> {
     Header::decode(frame.first_chunk::<HEADER_BYTES>()?).ok()
 }

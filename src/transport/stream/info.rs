@@ -12,7 +12,6 @@ use crate::{
 
 /// What was agreed on for a stream. It does not change.
 pub(crate) struct StreamInfo {
-    /// The state of the stream.
     pub(crate) state: Arc<State>,
     /// The addresses of this end and of the peer on the control connection.
     pub(crate) local_addr: SocketAddr,
@@ -25,7 +24,6 @@ pub(crate) struct StreamInfo {
     pub(crate) reason: String,
     /// True if TCP is a fallback.
     pub(crate) is_fallback: bool,
-    /// The cipher of the data.
     pub(crate) cipher: Option<Cipher>,
     /// The direction, as this end sees it.
     pub(crate) direction: Direction,
@@ -33,9 +31,7 @@ pub(crate) struct StreamInfo {
     pub(crate) chunk_bytes: usize,
     /// The number of slots of this end's pool.
     pub(crate) depth: usize,
-    /// The number of rails.
     pub(crate) rails: usize,
-    /// The reason why the pool is smaller than requested.
     pub(crate) smaller_pool_reason: Option<String>,
 }
 

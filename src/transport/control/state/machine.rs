@@ -19,7 +19,6 @@ pub(super) enum Sending {
     Absent,
     /// Bytes may follow.
     Open,
-    /// FIN has been sent.
     Fin,
     /// The peer's endpoint has received and verified every byte.
     Acked,
@@ -51,12 +50,15 @@ pub(super) enum Receiving {
 /// The first fault of a stream. Its consequences are not recorded.
 #[derive(Debug, Clone)]
 pub(crate) enum StreamFault {
-    /// This end found it.
     Found(Fault),
-    /// The peer sent Abort.
-    PeerAborted { offset: u64, reason: String },
+    PeerAborted {
+        offset: u64,
+        reason: String,
+    },
     /// The user of this end aborted the stream.
-    Aborted { reason: String },
+    Aborted {
+        reason: String,
+    },
 }
 
 /// The part of a stream's state that its lock protects.

@@ -261,10 +261,7 @@ impl State {
 
 impl State {
     /// Returns an error unless more bytes may be written.
-    ///
-    /// # Errors
-    ///
-    /// A failure, a STOP, or misuse: written after `shutdown`, or in a stream that only receives.
+    /// Fails after a failure, a STOP, or misuse: written after `shutdown`, or in a stream that only receives.
     pub(crate) fn writable(&self) -> Result<(), Error> {
         let inner = self.lock();
         if let Some(error) = inner.send_error(&self.peer) {
@@ -359,10 +356,7 @@ impl State {
     ///
     /// Must be called with the frame receiver locked, after the caller has found no chunk in it. Otherwise the last
     /// chunk may have arrived since, and the reader would get the end in its place.
-    ///
-    /// # Errors
-    ///
-    /// The failure that came instead of the end.
+    /// The error is the failure that came instead of the end.
     pub(crate) fn at_end(&self, taken: u64) -> Result<bool, Error> {
         let mut inner = self.lock();
         match inner.receiving {
@@ -377,10 +371,7 @@ impl State {
     }
 
     /// Confirms to the peer that the sink has taken every byte.
-    ///
-    /// # Errors
-    ///
-    /// When the end has not been read yet, or the stream has failed.
+    /// Fails when the end has not been read yet, or the stream has failed.
     pub(crate) fn confirm(&self) -> Result<(), Error> {
         let mut inner = self.lock();
         match inner.receiving {
@@ -431,12 +422,10 @@ impl State {
 
 #[cfg(feature = "rdma")]
 impl DataProgress {
-    /// Returns the number of bytes that have been sent.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes that have been received.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }

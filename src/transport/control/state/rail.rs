@@ -127,7 +127,6 @@ impl Deref for RailState {
 }
 
 impl RailState {
-    /// Returns the state for the rail with this number.
     pub(crate) fn new(stream: &Arc<State>, rail: usize) -> Self {
         let stream = Arc::clone(stream);
         Self { stream, rail }
@@ -213,7 +212,6 @@ impl RailState {
         self.lock().rails[self.rail].credits.take()
     }
 
-    /// Returns the number of credits that are left.
     pub(crate) fn credits_left(&self) -> usize {
         self.lock().rails[self.rail].credits.left()
     }
@@ -239,10 +237,6 @@ impl RailState {
 
     /// Compares what has arrived on all rails with the FIN, if the FIN has arrived. If it is all, acknowledges the FIN.
     /// `arriving_end` is the end of the frame of this rail that has arrived in part.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it.
     pub(crate) fn check_end(&self, arriving_end: u64) -> Result<(), WrongEnd> {
         let mut inner = self.lock();
         let Receiving::Fin(bytes, digest) = inner.receiving else {
@@ -273,11 +267,8 @@ impl RailState {
 
     /// Grants slots of this rail to the peer, which may write them. Takes them out of `slots`. The pool of the rail has
     /// `depth` slots.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault::Protocol`] if more than `depth` credits would wait in the outbox. So a Credit always fits into one
-    /// message, although a connection that the peer does not read keeps it here.
+    /// Fails with [`Fault::Protocol`] if more than `depth` credits would wait in the outbox. So a Credit always fits
+    /// into one message, although a connection that the peer does not read keeps it here.
     pub(crate) fn grant(&self, slots: &mut Vec<u32>, depth: usize) -> Result<(), Fault> {
         let mut inner = self.lock();
         let rail = &mut inner.rails[self.rail];
@@ -380,12 +371,10 @@ impl Credits {
         self.slots.iter().copied()
     }
 
-    /// Returns the number of credits that wait.
     pub(super) fn left(&self) -> usize {
         self.slots.len()
     }
 
-    /// Takes the oldest credit.
     pub(super) fn take(&mut self) -> Option<u32> {
         let slot = if self.paused {
             None
@@ -400,10 +389,7 @@ impl Credits {
     }
 
     /// Adds credits. Returns true if the sender waits for one.
-    ///
-    /// # Errors
-    ///
-    /// The rule that the peer broke. The credits before the wrong one are added.
+    /// The error is the rule that the peer broke. The credits before the wrong one are added.
     fn add(&mut self, slots: impl IntoIterator<Item = u32>) -> Result<bool, &'static str> {
         for slot in slots {
             let queued = self.queued.get_mut(slot as usize).ok_or(UNKNOWN_SLOT)?;

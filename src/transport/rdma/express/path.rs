@@ -49,7 +49,6 @@ const POLLS_PER_LOOK: u32 = 32;
 /// The number of the next express path of this process.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// The express path of one link.
 pub(in crate::transport::rdma) struct ExpressPath {
     /// Dropped first: the registration of the descriptor.
     events: AsyncFd<Arc<CompletionQueue>>,
@@ -83,14 +82,7 @@ impl PathState {
 
 impl ExpressPath {
     /// Watches the completion queue of `queue` in this runtime. `busy_poll` is the time that the user has chosen.
-    ///
-    /// # Errors
-    ///
-    /// The descriptor cannot be watched.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime with I/O enabled.
+    /// Panics outside a tokio runtime with I/O enabled.
     #[allow(unsafe_code)]
     pub(super) fn new(
         queue: ExpressQueue,
@@ -148,10 +140,7 @@ impl ExpressPath {
     }
 
     /// Sends the frame of a chunk, for which there is room.
-    ///
-    /// # Errors
-    ///
-    /// The express path is lost.
+    /// Fails if the express path is lost.
     pub(in crate::transport::rdma) fn send(
         &self,
         header: &Header,
@@ -164,10 +153,7 @@ impl ExpressPath {
 
     /// Takes reports of the peer. With `waits`, or if the express path is busy, the task is woken when the peer has reported
     /// more.
-    ///
-    /// # Errors
-    ///
-    /// The express path is lost, or the peer has broken a rule. Reported once.
+    /// Fails once if the express path is lost, or the peer has broken a rule.
     pub(in crate::transport::rdma) fn poll_reports(
         &self,
         cx: &Context<'_>,
@@ -192,10 +178,7 @@ impl ExpressPath {
     }
 
     /// Takes the frame at `offset` if it has arrived. Otherwise the task is woken when frames arrive.
-    ///
-    /// # Errors
-    ///
-    /// The express path is lost, or the peer has broken a rule. Reported once.
+    /// Fails once if the express path is lost, or the peer has broken a rule.
     pub(in crate::transport::rdma) fn poll_frame(
         &self,
         cx: &mut Context<'_>,
@@ -249,7 +232,6 @@ impl ExpressPath {
         self.lock().spin.end_wait(arrived, has_found);
     }
 
-    /// Returns the number of waits that have polled.
     #[cfg(test)]
     pub(super) fn polled_waits(&self) -> u64 {
         self.polled_waits.load(Relaxed)
@@ -297,10 +279,7 @@ impl ExpressPath {
     }
 
     /// Takes back the slot of a frame that was read, and tells the peer when that is due.
-    ///
-    /// # Errors
-    ///
-    /// The express path is lost. Reported once.
+    /// Fails once if the express path is lost.
     pub(in crate::transport::rdma) fn release(&self, slot: RdmaSlot) -> io::Result<()> {
         let mut inner = self.lock();
         if inner.is_lost {
@@ -386,7 +365,6 @@ fn is_parallel() -> bool {
     *PARALLEL
 }
 
-/// The side of the data path that uses the express path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// The sending side, which waits for reports of the peer.
@@ -467,10 +445,7 @@ pub(in crate::transport::rdma) struct UnconnectedExpress {
 
 impl UnconnectedExpress {
     /// Opens the device, and makes a queue pair with the memory of `ring`.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device, or the memory cannot be pinned.
+    /// Fails as the device does, or if the memory cannot be pinned.
     pub(in crate::transport::rdma) fn open(
         config: &QueuePairConfig,
         ring: RingLayout,
@@ -505,10 +480,7 @@ impl UnconnectedExpress {
     }
 
     /// Connects to the peer's express path.
-    ///
-    /// # Errors
-    ///
-    /// The two ends do not match.
+    /// Fails if the two ends do not match.
     pub(in crate::transport::rdma) fn connect(
         mut self,
         theirs: ExpressOffer,

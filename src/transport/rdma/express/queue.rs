@@ -73,7 +73,6 @@ pub(super) struct ExpressQueue {
     ring: RingLayout,
     sends: SendWindow,
     receives: ReceiveWindow,
-    /// The number of reports sent.
     reports: u32,
     /// The numbers of sends posted, and known to have completed.
     posted: u64,
@@ -153,10 +152,6 @@ impl ExpressQueue {
     }
 
     /// Sends the frame of a chunk, for which there is room.
-    ///
-    /// # Errors
-    ///
-    /// The queue pair is broken.
     pub(super) fn send(&mut self, header: &Header, payload: &[u8]) -> io::Result<()> {
         let consumed = match self.seals {
             None => self.receives.report(),
@@ -197,10 +192,7 @@ impl ExpressQueue {
     }
 
     /// Takes everything off the completion queue.
-    ///
-    /// # Errors
-    ///
-    /// The queue pair is broken, or [`io::ErrorKind::InvalidData`]: the peer has broken a rule.
+    /// Fails if the queue pair is broken, and with [`io::ErrorKind::InvalidData`] if the peer has broken a rule.
     pub(super) fn drain(&mut self) -> io::Result<Drained> {
         let mut drained = Drained::default();
         while let Some(Completion { id, result }) = self.pair.completions().poll_one()? {
@@ -265,10 +257,6 @@ impl ExpressQueue {
     }
 
     /// Takes back the slot of a frame that was read.
-    ///
-    /// # Errors
-    ///
-    /// The queue pair is broken.
     pub(super) fn release(&mut self, slot: RdmaSlot) -> io::Result<()> {
         self.heap.give_back(slot);
         self.receives.consume();
@@ -324,7 +312,6 @@ impl RingLayout {
         places as usize * PLACE_BYTES + REPORTS as usize * EXPRESS_HEADER_BYTES
     }
 
-    /// Returns the number of receives that are posted.
     pub(super) fn posted_receives(self) -> u32 {
         self.receives + REPORTS
     }
@@ -367,14 +354,12 @@ impl HeapSlots {
         }
     }
 
-    /// Takes a slot.
     pub(super) fn take(&mut self) -> RdmaSlot {
         let fresh = || vec![0; SLOT_BYTES].into_boxed_slice();
         let bytes = self.spare.pop().unwrap_or_else(fresh);
         RdmaSlot::in_heap(self.generation, bytes)
     }
 
-    /// Takes a slot back.
     pub(super) fn give_back(&mut self, slot: RdmaSlot) {
         self.spare.extend(slot.into_heap());
     }
@@ -386,7 +371,6 @@ pub(in crate::transport::rdma) const EXPRESS_HEADER_BYTES: usize = 48;
 /// The most payload of a small frame, in bytes.
 pub(in crate::transport::rdma) const EXPRESS_PAYLOAD_BYTES: usize = 4096;
 
-/// The number of bytes that the check covers.
 const CHECKED_BYTES: usize = EXPRESS_HEADER_BYTES - size_of::<u64>();
 
 /// The header of a small frame.
@@ -403,7 +387,6 @@ pub(super) struct ExpressHeader {
 }
 
 impl ExpressHeader {
-    /// The header of a report.
     pub(super) fn report(consumed: u32, tag: [u8; TAG_BYTES]) -> Self {
         Self {
             length: 0,
@@ -433,7 +416,6 @@ impl ExpressHeader {
         }
     }
 
-    /// Encodes the header.
     pub(super) fn encode(&self) -> [u8; EXPRESS_HEADER_BYTES] {
         let mut bytes = [0; EXPRESS_HEADER_BYTES];
         bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
@@ -447,10 +429,7 @@ impl ExpressHeader {
     }
 
     /// Decodes a header.
-    ///
-    /// # Errors
-    ///
-    /// [`Damage::Header`] unless the bytes are exactly the encoding of their fields.
+    /// Fails with [`Damage::Header`] unless the bytes are exactly the encoding of their fields.
     pub(super) fn decode(bytes: &[u8; EXPRESS_HEADER_BYTES]) -> Result<Self, Damage> {
         let header = Self {
             length: u32::from_le_bytes(std::array::from_fn(|i| bytes[i])),

@@ -74,10 +74,7 @@ impl SendWindow {
     }
 
     /// Takes a report of the peer. Returns true if it has consumed more than was known.
-    ///
-    /// # Errors
-    ///
-    /// The peer reports frames that were not sent, or fewer than before.
+    /// Fails if the peer reports frames that were not sent, or fewer than before.
     pub(super) fn acknowledge(&mut self, consumed: u32) -> io::Result<bool> {
         let more = consumed.wrapping_sub(self.consumed);
         if more > self.outstanding() {
@@ -100,10 +97,7 @@ impl ReceiveWindow {
     }
 
     /// Counts a frame that has arrived.
-    ///
-    /// # Errors
-    ///
-    /// The peer has sent more frames than it may.
+    /// Fails if the peer has sent more frames than it may.
     pub(super) fn receive(&mut self) -> io::Result<()> {
         if self.received.wrapping_sub(self.reported) >= self.size {
             return Err(invalid("a small frame beyond its window"));

@@ -37,7 +37,6 @@ use super::network::{Gid, GidKind, LinkLayer, Networks};
 /// All RDMA devices of this host, usable or not.
 #[derive(Debug)]
 pub(crate) struct Inventory {
-    /// The devices, by name.
     pub(crate) devices: Vec<Device>,
 }
 
@@ -50,7 +49,6 @@ pub(crate) struct Device {
     pub(crate) software: bool,
     /// The reason why no port of the device can be used.
     pub(crate) fault: Option<PortFault>,
-    /// The ports, by number.
     pub(crate) ports: Vec<Port>,
 }
 
@@ -71,14 +69,11 @@ pub(crate) struct Port {
     pub(crate) lid: u16,
     /// The size of the partition key table.
     pub(crate) pkeys: usize,
-    /// The entries of the GID table that are in use.
     pub(crate) gids: Vec<GidEntry>,
 }
 
-/// One entry of a GID table.
 #[derive(Debug)]
 pub(crate) struct GidEntry {
-    /// The index in the table.
     pub(crate) index: u8,
     /// The address.
     pub(crate) gid: Gid,
@@ -149,7 +144,6 @@ impl Inventory {
         }
     }
 
-    /// Returns all ports, each with its device.
     pub(crate) fn ports(&self) -> impl Iterator<Item = (&Device, &Port)> {
         self.devices
             .iter()

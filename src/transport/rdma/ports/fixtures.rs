@@ -102,7 +102,6 @@ impl FakeSystem {
         }
     }
 
-    /// Sets an attribute of a port.
     pub(crate) fn set(&self, device: &str, port: u8, name: &str, text: &str) {
         self.write(&format!("{}/{name}", port_path(device, port)), &line(text));
     }

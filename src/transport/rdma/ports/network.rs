@@ -123,21 +123,16 @@ pub(crate) enum GidKind {
     RoceV2,
 }
 
-/// The link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkLayer {
-    /// InfiniBand.
     InfiniBand,
     /// Ethernet, which RoCE uses.
     Ethernet,
 }
 
-/// The scope of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Beyond the link.
     Global,
-    /// To the end of the link.
     Link,
     /// Not beyond the host: loopback, or not the address of a single port.
     Nowhere,

@@ -16,9 +16,7 @@ pub(crate) const MAX_OFFERS: usize = 16;
 /// One port under one of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// The device's name.
     pub(crate) device: String,
-    /// The port's number.
     pub(crate) port: u8,
     /// The index of the address in the port's GID table.
     pub(crate) gid_index: u8,
@@ -45,7 +43,6 @@ pub(crate) struct Offer {
     pub(crate) rate_mbps: u32,
     /// The largest packet payload in bytes.
     pub(crate) mtu: u16,
-    /// True for a software device.
     pub(crate) software: bool,
 }
 
@@ -102,7 +99,6 @@ impl Offers {
         Self(offers.map(|candidate| candidate.offer.clone()).collect())
     }
 
-    /// Returns all offers.
     pub(crate) fn as_slice(&self) -> &[Offer] {
         &self.0
     }
@@ -122,7 +118,6 @@ impl TryFrom<Vec<Offer>> for Offers {
 /// What of this machine may be used: the fields of [`RdmaConfig`] that name a port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct DeviceChoice {
-    /// Only this device.
     pub(crate) device: Option<String>,
     /// Only this port, of each device.
     pub(crate) port: Option<u8>,
@@ -160,10 +155,7 @@ const MAX_LISTED: usize = 16;
 impl DeviceChoice {
     /// Returns the candidates of this host, at most [`MAX_OFFERS`]: the best address of each port first, fast ports
     /// before slow ones, then the second address of each port, and so on.
-    ///
-    /// # Errors
-    ///
-    /// When there are none, with the reason as one sentence.
+    /// Fails when there are none, with the reason as one sentence.
     pub(crate) fn candidates(&self, inventory: &Inventory) -> Result<Vec<Candidate>, NoRdma> {
         let ports = self.ports(inventory)?;
         let mut usable: Vec<_> = ports

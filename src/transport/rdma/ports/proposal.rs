@@ -47,7 +47,6 @@ pub(crate) struct Proposal {
     pub(crate) spread: u8,
 }
 
-/// A [`Proposal`] on the wire.
 type WireProposal = (Vec<PortPair>, Option<String>, u8, u8);
 
 /// One pair of ports, by their positions in the two lists, and the parameters of a link between them.
@@ -80,10 +79,6 @@ impl PortsOffer {
 impl Proposal {
     /// Proposes pairs of the acceptor's `candidates` and the dialer's ports, with fresh sequence numbers for each pair,
     /// for at most so many `rails`, with chunks of at most `chunk_bytes` with one rail, with two, and so on.
-    ///
-    /// # Errors
-    ///
-    /// The reason why no pair can work.
     pub(crate) fn new(
         candidates: &[Candidate],
         (chunk_bytes, rails): (&[u32], usize),

@@ -65,10 +65,7 @@ impl ProtectionDomain {
     }
 
     /// Returns an entry of the GID table of a port.
-    ///
-    /// # Errors
-    ///
-    /// There is no such entry.
+    /// Fails if there is no such entry.
     #[allow(unsafe_code)]
     pub(crate) fn gid(&self, port: u8, index: usize) -> io::Result<[u8; 16]> {
         let index = i32::try_from(index).map_err(io::Error::other)?;
@@ -80,10 +77,7 @@ impl ProtectionDomain {
     }
 
     /// Returns the local identifier of a port, which InfiniBand needs.
-    ///
-    /// # Errors
-    ///
-    /// There is no such port.
+    /// Fails if there is no such port.
     #[allow(unsafe_code)]
     pub(crate) fn lid(&self, port: u8) -> io::Result<u16> {
         // SAFETY: integers only, for which zero is a value.
@@ -95,10 +89,6 @@ impl ProtectionDomain {
     }
 
     /// Returns the most RDMA READs that a queue pair of the device can have under way at once.
-    ///
-    /// # Errors
-    ///
-    /// Those of the device.
     #[allow(unsafe_code)]
     pub(crate) fn read_depths(&self) -> io::Result<ReadDepths> {
         // SAFETY: integers, arrays of integers and plain enumerations of C, for which zero is a value.
@@ -272,10 +262,7 @@ impl CompletionQueue {
 
 impl QueueRoom {
     /// Reserves room for `count` completions.
-    ///
-    /// # Errors
-    ///
-    /// The queue has no room for so many more.
+    /// Fails if the queue has no room for so many more.
     pub(super) fn reserve(queue: &Arc<CompletionQueue>, count: u32) -> io::Result<Self> {
         let more = |reserved: u32| {
             let sum = reserved.checked_add(count)?;

@@ -119,10 +119,7 @@ impl MemoryRegion {
     }
 
     /// Returns an entry of the scatter/gather list of a work request.
-    ///
-    /// # Errors
-    ///
-    /// A work request cannot have so many bytes.
+    /// Fails if a work request cannot have so many bytes.
     pub(super) fn entry(&self, range: &Range<usize>) -> io::Result<ffi::ibv_sge> {
         self.check(range);
         let length = u32::try_from(range.len()).ok();
@@ -214,10 +211,7 @@ impl MemoryRegion {
 
     /// Returns the byte at `at` as it is now: a peer may write it at any time. What the peer wrote before that byte is
     /// read correctly afterwards.
-    ///
-    /// # Panics
-    ///
-    /// If it is not inside the region.
+    /// Panics if it is not inside the region.
     #[allow(unsafe_code)]
     pub(super) fn poll_byte(&self, at: usize) -> u8 {
         self.check(&(at..at + 1));
@@ -230,10 +224,7 @@ impl MemoryRegion {
     }
 
     /// Writes one byte, before any work request that is posted later.
-    ///
-    /// # Panics
-    ///
-    /// If it is not inside the region.
+    /// Panics if it is not inside the region.
     #[allow(unsafe_code)]
     pub(super) fn set_byte(&mut self, at: usize, byte: u8) {
         self.check(&(at..at + 1));

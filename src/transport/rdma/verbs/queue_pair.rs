@@ -182,10 +182,7 @@ impl QueuePair {
 
     /// Connects to the peer's queue pair, for as many RDMA READs at once. Packets that arrive earlier are dropped; the
     /// peer's device sends them again.
-    ///
-    /// # Errors
-    ///
-    /// The two ends do not match, for instance because there is no route.
+    /// Fails if the two ends do not match, for instance because there is no route.
     pub(super) fn connect_with_depths(
         &mut self,
         config: &QueuePairConfig,
@@ -267,10 +264,7 @@ impl QueuePair {
     /// Posts a send of `range` of the memory, which must not change until the peer has received it, unless it is so
     /// short that the request carries the bytes. A send that is `signalled` makes a completion with the number `id`;
     /// any other only if it fails.
-    ///
-    /// # Errors
-    ///
-    /// The queue is full, or the queue pair is broken.
+    /// Fails if the queue is full, or the queue pair is broken.
     #[allow(unsafe_code)]
     pub(crate) fn post_send(
         &mut self,
@@ -341,14 +335,8 @@ fn mtu(bytes: u32) -> ffi::ibv_mtu::Type {
 const MOST_INLINE: u32 = 1 << 16;
 
 /// Reserves room for the completions of sends and receives in these queues, for a queue pair with this memory.
-///
-/// # Errors
-///
-/// A queue has no room for them.
-///
-/// # Panics
-///
-/// If memory and completion queues belong to different protection domains.
+/// Fails if a queue has no room for them.
+/// Panics if memory and completion queues belong to different protection domains.
 pub(super) fn reserve(
     [sends, receives]: [&Arc<CompletionQueue>; 2],
     memory: &MemoryRegion,
