@@ -116,9 +116,7 @@ pub(crate) struct Entry {
     pub(crate) mode: u32,
     pub(crate) owners: (u32, u32),
     pub(crate) modified: (i64, i64),
-    /// The number of a device.
     pub(crate) device: u64,
-    /// The size of a file.
     pub(crate) size: u64,
     /// The digest of a file, or the target of a link.
     pub(crate) content: OsString,
@@ -308,6 +306,14 @@ fn the_comparison_finds_each_difference() {
         .status();
     assert!(cp.expect("cp").success());
     assert_same(&original, &copy);
+    // None of the changes is in these parts, which are most of the bytes.
+    for part in ["sizes", "holes"] {
+        fs::remove_dir_all(original.join(part)).unwrap();
+        fs::remove_dir_all(copy.join(part)).unwrap();
+    }
+    for tree in [&original, &copy] {
+        stamp(tree, 1_000_000_007, 7);
+    }
     let changes: [fn(&Path); 8] = [
         |copy| fs::write(copy.join("names/..."), b"....").unwrap(),
         |copy| mode(&copy.join("modes/4755"), 0o755),
