@@ -17,24 +17,28 @@ use rustix::process::{Signal, kill_process};
 use self::fake::{ECHO, ECHO_V6, Fake, end};
 use super::{RedirectedCommand, StartError};
 
+/// Runs a Python program, whose connections have all ended at its end.
+async fn run_python(code: &str) {
+    let fake = Fake::new();
+    fake.python(code).await;
+    fake.until_live(0).await;
+}
+
 #[tokio::test]
 async fn a_refused_connection_has_its_errno() {
-    let fake = Fake::new();
-    fake.python(
+    run_python(
         "s = socket(AF_INET, SOCK_STREAM)
 assert error_of(s.connect, ('192.0.2.2', 80)) == 'ECONNREFUSED'
 assert s.getsockopt(SOL_SOCKET, SO_ERROR) == 0
 s.connect(('192.0.2.1', 80)); echoes(s)",
     )
     .await;
-    fake.until_live(0).await;
 }
 
 /// Before, the connection failed after some seconds: no door can be reached from another device.
 #[tokio::test]
 async fn a_socket_that_is_bound_to_a_device_is_redirected_or_refused_at_once() {
-    let fake = Fake::new();
-    fake.python(
+    run_python(
         "for _, device in [(0, 'lo')] + if_nameindex():
     s = socket(AF_INET, SOCK_STREAM)
     try: s.setsockopt(SOL_SOCKET, SO_BINDTODEVICE, device.encode())
@@ -43,13 +47,11 @@ async fn a_socket_that_is_bound_to_a_device_is_redirected_or_refused_at_once() {
     except PermissionError: assert device != 'lo' and os.geteuid() != 0",
     )
     .await;
-    fake.until_live(0).await;
 }
 
 #[tokio::test]
 async fn a_non_blocking_socket_finds_the_errno_as_its_error() {
-    let fake = Fake::new();
-    fake.python(
+    run_python(
         "for address, name in (('192.0.2.2', 'ECONNREFUSED'), ('192.0.2.5', 'EHOSTUNREACH')) * 50:
     s = socket(AF_INET, SOCK_STREAM); s.setblocking(False)
     assert error_of(s.connect, (address, 80)) == 'EINPROGRESS'
@@ -63,7 +65,6 @@ select.select([], [s], [], 60)
 assert error_of(s.connect, ('192.0.2.2', 80)) == 'ECONNREFUSED'",
     )
     .await;
-    fake.until_live(0).await;
 }
 
 #[tokio::test]
@@ -95,8 +96,7 @@ echoes(s)";
 
 #[tokio::test]
 async fn a_connection_that_is_made_at_once_loses_no_byte() {
-    let fake = Fake::new();
-    fake.python(
+    run_python(
         "for _ in range(200):
     s = socket(AF_INET, SOCK_STREAM); s.setblocking(False)
     assert error_of(s.connect, ('192.0.2.1', 80)) == 'EINPROGRESS'
@@ -106,7 +106,6 @@ async fn a_connection_that_is_made_at_once_loses_no_byte() {
     s.setblocking(True); assert s.recv(1) == b'x'",
     )
     .await;
-    fake.until_live(0).await;
 }
 
 #[tokio::test]
@@ -147,8 +146,7 @@ echoes(s)",
 
 #[tokio::test]
 async fn options_that_were_set_before_survive() {
-    let fake = Fake::new();
-    fake.python(
+    run_python(
         "s = socket(AF_INET, SOCK_STREAM)
 s.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
 s.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
@@ -165,13 +163,11 @@ assert s.getblocking()
 echoes(s)",
     )
     .await;
-    fake.until_live(0).await;
 }
 
 #[tokio::test]
 async fn wrong_calls_have_the_errors_of_the_kernel() {
-    let fake = Fake::new();
-    fake.python(
+    run_python(
         "libc = ctypes.CDLL(None, use_errno=True)
 def raw(fd, address, length):
     assert libc.connect(fd, address, length) == -1
@@ -192,7 +188,6 @@ l = socket(AF_INET, SOCK_STREAM); l.bind(('127.0.0.1', 0)); l.listen()
 assert error_of(l.connect, ('192.0.2.1', 80)) == 'EISCONN'",
     )
     .await;
-    fake.until_live(0).await;
 }
 
 #[tokio::test]
