@@ -74,7 +74,6 @@ impl StreamOptions {
         self.timeout.unwrap_or(StreamConfig::default().timeout)
     }
 
-    #[must_use]
     pub(crate) fn config(&self, direction: Direction) -> StreamConfig {
         let default = StreamConfig::default();
         StreamConfig {

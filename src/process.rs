@@ -123,7 +123,6 @@ pub(crate) fn inherited_descriptor_limit() -> Option<Rlimit> {
 
 /// Returns true if this process ignores the signal with this number: `nohup` ignores SIGHUP, and a shell without job
 /// control ignores SIGINT in a command with `&`. Returns false if `/proc` does not tell.
-#[must_use]
 pub(crate) fn is_signal_ignored(number: u8) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -323,7 +323,6 @@ fn is_shout(c: char) -> bool {
     c.is_ascii_uppercase()
 }
 
-/// Every page that is checked.
 fn pages() -> Vec<Page> {
     let docs = fs::read_dir(root().join("docs")).unwrap();
     let docs = docs.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -376,7 +375,6 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// The code spans of a line.
 fn code_spans(line: &str) -> Vec<String> {
     line.split('`')
         .skip(1)

@@ -1,18 +1,4 @@
 //! The command lines: a file or folder for each program, and the code that the programs share. Not part of the API.
-//!
-//! | file | what it has |
-//! |---|---|
-//! | `args` | the options that programs share, and the exit codes |
-//! | `shared` | the code that programs share: runs, messages, progress, reports |
-//! | `server` | the loop of a server for many clients, and their keys |
-//! | `rdsend` | sends stdin or a file to rdrecv on another host |
-//! | `rdrecv` | receives one stream, and writes it to stdout or a file |
-//! | `rdpipe` | runs commands on several hosts, and sends the data from one host to the next |
-//! | `rdcat` | prints files of other hosts, or joins stdin and stdout of two hosts |
-//! | `rdcp` | copies files and directories from one host to another |
-//! | `rdperf` | measures what hosts can do over their network |
-//! | `rdforward` | forwards TCP and UNIX sockets between two hosts |
-//! | `rdsh` | runs a command on another host as ssh does, and carries its stdin and stdout |
 
 pub(crate) mod args;
 #[cfg(test)]

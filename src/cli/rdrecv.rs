@@ -200,12 +200,10 @@ pub(crate) struct RdrecvArgs {
 
 impl RdrecvArgs {
     /// Returns the path of the output; `None` is stdout.
-    #[must_use]
     pub(crate) fn output(&self) -> Option<&Path> {
         args::file(self.output.as_deref().or(self.file.as_deref()))
     }
 
-    #[must_use]
     pub(crate) fn stream_config(&self) -> StreamConfig {
         self.stream.config(Direction::Receive)
     }

@@ -138,12 +138,10 @@ pub(crate) struct RdsendArgs {
 
 impl RdsendArgs {
     /// Returns the path of the input; `None` is stdin.
-    #[must_use]
     pub(crate) fn input(&self) -> Option<&Path> {
         args::file(self.input.as_deref().or(self.file.as_deref()))
     }
 
-    #[must_use]
     pub(crate) fn stream_config(&self) -> StreamConfig {
         let mut config = self.stream.config(Direction::Send);
         if let Some(connect_timeout) = self.connect_timeout {

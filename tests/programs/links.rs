@@ -53,12 +53,10 @@ impl Installation {
         Self { place }
     }
 
-    /// Returns the path of a program.
     fn path(&self, name: &str) -> String {
         self.place.path("bin").join(name).display().to_string()
     }
 
-    /// Returns a program.
     fn program(&self, name: &'static str) -> Setup {
         program(&self.path(name), name)
     }

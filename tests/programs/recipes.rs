@@ -105,7 +105,6 @@ impl Scene {
         self.place.path().join(name)
     }
 
-    /// Starts a line of a recipe on a host.
     fn start(&self, host: &str, line: &str) -> Running {
         let home = self.path(host).join("work");
         fs::create_dir_all(&home).expect("it is made");

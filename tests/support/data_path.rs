@@ -34,9 +34,7 @@ pub(crate) enum DataPath {
     RenewedRdma,
     /// Three rails of RDMA, with a renewal of each link after every few chunks.
     RdmaRails,
-    /// Eight rails of RDMA.
     ManyRdmaRails,
-    /// RDMA with an express path, and renewals.
     ExpressRdma,
     /// RDMA with an express path for two small frames at a time, and renewals.
     NarrowExpressRdma,

@@ -36,7 +36,6 @@ pub(crate) enum Harm {
     Nothing,
 }
 
-/// One fault.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlannedFault {
     pub(crate) harm: Harm,

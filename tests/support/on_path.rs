@@ -18,7 +18,6 @@ use crate::support::{
 /// The length of the header before the payload of each frame.
 pub(crate) const HEADER_BYTES: usize = 128;
 
-/// The number of bytes that the check of a header covers.
 pub(crate) const CHECKED_BYTES: usize = HEADER_BYTES - 8;
 
 /// Changes a frame: its header and its payload. The first argument is the way that the frame goes.
@@ -63,7 +62,6 @@ impl Tape {
     }
 }
 
-/// The beginning of every marker.
 const MARK: &[u8] = b"marker-";
 
 /// Returns this many markers, all of one length, none of which any other data holds.

@@ -22,7 +22,6 @@ pub(crate) struct Pattern(Box<[u8]>);
 pub(crate) enum End {
     /// An end of file.
     Eof(u64),
-    /// An error.
     Failed(u64, io::Error),
 }
 

@@ -4,7 +4,6 @@ use std::fs;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Returns the number of threads of this process.
 pub(crate) fn threads() -> usize {
     entries("/proc/self/task")
 }

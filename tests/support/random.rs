@@ -26,7 +26,6 @@ impl Random {
         range.start + self.number() % (range.end - range.start)
     }
 
-    /// So many bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
         let words = std::iter::repeat_with(|| self.number().to_le_bytes());
         words

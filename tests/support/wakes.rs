@@ -31,7 +31,6 @@ impl Wakes {
         Arc::clone(self).into()
     }
 
-    /// Returns the number of wakes so far.
     pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }

@@ -48,7 +48,6 @@ pub(crate) struct Console {
 
 impl Console {
     /// Returns the console of `program` on this host.
-    #[must_use]
     pub(crate) fn new(program: &'static str, options: &MessageOptions) -> Self {
         Self {
             program,
@@ -62,7 +61,6 @@ impl Console {
     }
 
     /// Returns the console of a program, which also shows the events that the library traces.
-    #[must_use]
     pub(crate) fn of_program(program: &'static str, options: &MessageOptions) -> Self {
         let target = options.json.target.clone();
         let mut console = Self::new(program, options);
@@ -153,29 +151,24 @@ impl Console {
     }
 
     /// Returns true if stderr is JSON in place of text.
-    #[must_use]
     pub(crate) fn is_json(&self) -> bool {
         matches!(self.json, Some(JsonOutput::Stderr))
     }
 
-    #[must_use]
     pub(crate) fn has_json(&self) -> bool {
         self.json.is_some()
     }
 
     /// Returns true if stdout gets the report in JSON.
-    #[must_use]
     pub(crate) fn prints_json(&self) -> bool {
         matches!(self.json, Some(JsonOutput::Stdout))
     }
 
     /// Returns true if the options allow a progress bar.
-    #[must_use]
     pub(crate) fn wants_progress(&self) -> bool {
         !self.quiet && !self.is_json()
     }
 
-    #[must_use]
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
@@ -435,7 +428,6 @@ struct EventLine<'a, E> {
 
 /// Returns an error as one sentence: its causes, outermost first, and then what the user can do. A cause that a message
 /// before it already contains is left out.
-#[must_use]
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

@@ -317,7 +317,6 @@ impl FilesProgress {
 
 /// Returns true if the data of a run goes to or comes from a terminal, where a bar would write over it. `file` is true
 /// if the user named a file instead of the standard stream.
-#[must_use]
 pub(crate) fn is_on_terminal(standard: &impl IsTerminal, file: bool) -> bool {
     !file && standard.is_terminal()
 }

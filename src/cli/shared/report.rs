@@ -50,7 +50,6 @@ pub(crate) fn rails_text(rails: usize) -> String {
 
 impl Report {
     /// Returns the report of a run that failed before it had a stream.
-    #[must_use]
     pub(crate) fn failed(error: &anyhow::Error) -> Self {
         Self {
             error: Some(super::message::sentence(error)),
@@ -89,7 +88,6 @@ impl Report {
     }
 
     /// Returns the bandwidth in decimal gigabytes per second; 0 if the time is 0.
-    #[must_use]
     pub(crate) fn gigabytes_per_second(&self) -> f64 {
         // The conversion is exact up to 9 petabytes, and the report shows three decimals.
         #[allow(clippy::cast_precision_loss)]
@@ -149,7 +147,6 @@ impl Listening<'_> {
     }
 
     /// Returns the message, which includes the key if rdrecv made one.
-    #[must_use]
     pub(crate) fn text(&self) -> String {
         let Self { reach, port, key } = self;
         match key {
@@ -163,7 +160,6 @@ impl Listening<'_> {
     }
 
     /// Returns the message as a JSON object.
-    #[must_use]
     pub(crate) fn json(&self) -> serde_json::Value {
         let mut event = json!({ "event": "listening", "reach": self.reach, "port": self.port });
         if let Some(key) = self.key {

@@ -254,7 +254,6 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    #[must_use]
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Ok => 0,

@@ -72,7 +72,6 @@ enum WriterState {
 }
 
 impl StderrQueue {
-    #[must_use]
     pub(crate) fn new() -> Self {
         Self::to(Stderr)
     }

@@ -19,7 +19,6 @@ fn prepared(network: &Network, arguments: &[&str]) -> Setup {
     setup.args(["--timeout", "120"]).args(arguments)
 }
 
-/// Runs rdperf with these arguments.
 #[track_caller]
 fn rdperf(network: &Network, arguments: &[&str]) -> End {
     let end = prepared(network, arguments).start().end();

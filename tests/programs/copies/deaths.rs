@@ -22,7 +22,6 @@ use crate::support::{
     random::seed,
 };
 
-/// The bytes of the tree that is copied.
 const TREE_BYTES: u64 = 150 * (16 << 10) + (14 << 20) + (3 << 20);
 
 /// A copy from one host to another, of a tree that is on all hosts. `ctl` is this machine, without ssh.
@@ -148,7 +147,6 @@ pub(crate) fn is_empty(network: &Network) {
     });
 }
 
-/// The process that is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Killed {
     Controller,
@@ -168,7 +166,6 @@ enum Half {
 }
 
 impl Killed {
-    /// Returns every death on every way.
     fn all() -> Vec<(Way, Self)> {
         let mut all = Vec::new();
         for way in WAYS {

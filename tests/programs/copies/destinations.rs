@@ -387,7 +387,6 @@ fn a_copy_that_was_cut_leaves_directories_with_their_rights() {
     }
 }
 
-/// The number of a normal user.
 const USER: u32 = 65_534;
 
 /// Returns rdcp as a normal user, to whom everything in `top` belongs.

@@ -23,7 +23,6 @@ pub(crate) fn without_rdpipe(count: usize) -> Option<Network> {
     Some(network)
 }
 
-/// Returns the number of logins on a host so far.
 fn logins(network: &Network, host: &str) -> usize {
     let log = fs::read_to_string(network.own(&format!("{host}/sshd.log"))).unwrap();
     log.matches("Accepted publickey").count()

@@ -61,7 +61,6 @@ const KINDS: [Kind; 6] = [
     Kind::Abandoned,
 ];
 
-/// One conversation.
 #[derive(Debug)]
 struct Conversation {
     number: u64,

@@ -19,7 +19,6 @@ use std::{
 
 use crate::support::programs::{Running, Setup, generous, local_hosts::Hosts, program};
 
-/// Returns rdforward with these arguments.
 pub(crate) fn rdforward(arguments: &[&str]) -> Setup {
     program(env!("CARGO_BIN_EXE_rdforward"), "rdforward").args(arguments)
 }
@@ -41,7 +40,6 @@ pub(crate) fn echo() -> u16 {
     port
 }
 
-/// Returns a tunnel to a host called h1, with these arguments.
 pub(crate) fn tunnel(hosts: &Hosts, arguments: &[&str]) -> Setup {
     hosts
         .rdforward(&["--transport", "tcp"])

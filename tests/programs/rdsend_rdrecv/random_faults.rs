@@ -161,7 +161,6 @@ impl RandomFault {
         proxy.has_acted()
     }
 
-    /// Checks the ends of the sender and the receiver, and the file.
     fn check(&self, place: &Place, data: &[u8], [sender, receiver]: &[End; 2]) {
         let said = format!("{sender:?}\n{receiver:?}");
         assert!(!said.contains("panicked"), "a panic:\n{said}");

@@ -28,7 +28,6 @@ pub(crate) struct Served {
     port: u16,
 }
 
-/// Returns rdcp.
 pub(crate) fn rdcp<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Setup {
     program(env!("CARGO_BIN_EXE_rdcp"), "rdcp").args(arguments)
 }
@@ -58,7 +57,6 @@ impl Served {
         }
     }
 
-    /// Returns a path of the directory that is served.
     pub(crate) fn root(&self, name: &str) -> PathBuf {
         self.place.path().join("root").join(name)
     }
@@ -102,7 +100,6 @@ impl Served {
         })
     }
 
-    /// Returns a path of the clients.
     pub(crate) fn here(&self, name: &str) -> PathBuf {
         self.place.path().join("here").join(name)
     }
@@ -112,7 +109,6 @@ impl Served {
         self.here(name).display().to_string()
     }
 
-    /// Returns the file with the keys of the clients.
     pub(crate) fn key_file(&self) -> PathBuf {
         self.place.path().join("keys")
     }
@@ -138,7 +134,6 @@ impl Served {
         rdcp(["--key-file", &self.key_of(client)]).args(arguments.iter().map(argument))
     }
 
-    /// Returns rdcp of alice.
     pub(crate) fn alice(&self, arguments: &[&str]) -> Setup {
         self.client("alice", arguments)
     }

@@ -80,7 +80,6 @@ fn continues(served: &Served, client: &str, path: &str) -> String {
     said
 }
 
-/// Returns the contents of files.
 fn contents(files: &[PathBuf; 2]) -> Vec<Vec<u8>> {
     let read = files
         .iter()

@@ -90,7 +90,6 @@ pub(crate) async fn an_idle_task_is_not_woken(over: DataPath, base: StreamConfig
     Ok(())
 }
 
-/// A failure of the stream wakes a waiting task.
 pub(crate) async fn a_failure_wakes_a_waiting_task(
     over: DataPath,
     base: StreamConfig,

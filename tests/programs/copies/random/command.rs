@@ -462,7 +462,6 @@ impl Drop for Server {
     }
 }
 
-/// Returns the port that a server says in its log.
 fn port_in(log: &str) -> Option<u16> {
     let (_, after) = log.split_once("listening on port ")?;
     let digits = after.split(|c: char| !c.is_ascii_digit()).next()?;

@@ -289,7 +289,6 @@ impl Facts<'_> {
         })
     }
 
-    /// Returns what counts of an entry.
     fn seen(&self, path: &Path, entry: &Entry) -> Entry {
         let mut entry = entry.clone();
         entry.allocated = 0;
@@ -596,7 +595,6 @@ fn shown(path: &Path) -> String {
     text
 }
 
-/// Returns the kind of a difference.
 fn kind_of(expected: Option<&Entry>, found: Option<&Entry>) -> &'static str {
     let (Some(expected), Some(found)) = (expected, found) else {
         return if found.is_none() {

@@ -56,7 +56,6 @@ struct Trial {
 }
 
 impl Trial {
-    /// Returns the trial with this number.
     fn new(number: u64) -> Self {
         let mut random = Random::new(0xC0_0000_0000 ^ number);
         let run = Run::new(&mut random);
@@ -90,7 +89,6 @@ impl Trial {
         Self { steps, run, cut }
     }
 
-    /// Plays the trial.
     fn play(&self) -> Result<(), Fault> {
         let [mine, peers] = [(); 2].map(|()| self.make_scene());
         let read = |top: &TempDir, name: &str| Tree::read(&top.path().join(name));
@@ -250,7 +248,6 @@ impl Trial {
     }
 }
 
-/// Adds what the command names as its sources.
 fn add_sources(maker: &mut Maker, run: &Run) {
     // A link may lead to it.
     maker.file(Path::new("s/g"));
@@ -415,7 +412,6 @@ const FULL: Duration = Duration::from_secs(600);
 /// The time for the search of a shorter trial.
 const SHORTEN_FOR: Duration = Duration::from_secs(8);
 
-/// The threads that play trials.
 const THREADS: usize = 2;
 
 #[test]
@@ -482,7 +478,6 @@ fn try_trial(number: u64) -> Result<(), &'static str> {
     })
 }
 
-/// Returns the number in a variable of the environment.
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     Some(text.parse().expect(variable))

@@ -115,7 +115,6 @@ impl<'a> Maker<'a> {
         self.random.within(range)
     }
 
-    /// Adds a directory.
     pub(super) fn directory(&mut self, at: &Path) {
         self.steps.push(Step::Directory(at.to_owned()));
         self.metadata(at, true);
@@ -358,7 +357,6 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Returns the path of the entry that the step makes.
     pub(super) fn made(&self) -> Option<&Path> {
         match self {
             Self::Directory(at)

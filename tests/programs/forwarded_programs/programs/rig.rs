@@ -34,7 +34,6 @@ pub(crate) struct Rig {
 pub(crate) struct Sizes {
     /// The connections that are open at once.
     pub(crate) connections: usize,
-    /// The clients of a database.
     pub(crate) clients: usize,
     /// The requests of a load generator.
     pub(crate) requests: usize,
