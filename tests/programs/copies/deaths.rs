@@ -280,7 +280,7 @@ fn a_process_killed_at_any_moment_leaves_no_partial_file_and_no_process() {
 }
 
 /// After this much silence, the network counts as cut.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_cut_network_leaves_no_partial_file_and_no_process() {

@@ -121,7 +121,7 @@ fn large_files_are_striped_over_the_lanes() {
     let hosts = Hosts::new("");
     hosts.file("h1", "tree/small", b"beside the large ones");
     let original = hosts.path("h1", "tree");
-    for (name, bytes) in [("a", (96 << 20) + 4097), ("b", 64 << 20), ("c", 9 << 20)] {
+    for (name, bytes) in [("a", (64 << 20) + 4097), ("b", 17 << 20), ("c", 9 << 20)] {
         trees::large(&original.join(name), bytes);
     }
     for lanes in ["1", "2", "5"] {
