@@ -1,5 +1,5 @@
 //! Text of other hosts, names of files among it, made fit for a terminal: it cannot move the cursor, change colours, end
-//! a line, or change the order in which other text is shown.
+//! a line, or change the order in which other text is shown. And sizes, as users type them.
 
 #[cfg(feature = "cli")]
 use std::fmt::Write as _;
@@ -13,6 +13,15 @@ pub(crate) fn is_printable(c: char) -> bool {
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
     );
     !c.is_control() && !changes_direction
+}
+
+/// Returns a number of bytes as users type it, in the largest unit of 1024 that is exact: `512K`.
+#[cfg(any(feature = "cli", feature = "rdma"))]
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [(30, "G"), (20, "M"), (10, "K")];
+    let is_exact = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    let (shift, unit) = units.into_iter().find(is_exact).unwrap_or((0, ""));
+    format!("{}{unit}", bytes >> shift)
 }
 
 /// Returns a text with a space in place of each character that is not printable.

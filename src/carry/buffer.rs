@@ -18,7 +18,10 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{CarryThread, StreamSink, StreamSource};
-use crate::fd::{Sink, Source};
+use crate::{
+    fd::{Sink, Source},
+    printable::size,
+};
 
 /// The bytes of a piece of the memory: those of a chunk over TCP, so that a piece is moved while it is in the
 /// processor's cache.
@@ -360,9 +363,9 @@ fn check_memory(bytes: u64, meminfo: &str, limit: Option<u64>) -> io::Result<()>
         return Ok(());
     }
     let text = format!(
-        "a buffer of {} MiB needs more memory than this host has available, {} MiB; give a smaller --buffer",
-        bytes >> 20,
-        kib >> 10
+        "a buffer of {} needs more memory than this host has available, {}; give a smaller --buffer",
+        size(bytes),
+        size(kib >> 10 << 20)
     );
     Err(io::Error::new(io::ErrorKind::OutOfMemory, text))
 }
@@ -415,7 +418,7 @@ mod tests {
         let error = check_memory((1 << 30) + (1 << 20), meminfo, None).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a buffer of 1025 MiB needs more memory than this host has available, 1024 MiB; give a smaller --buffer"
+            "a buffer of 1025M needs more memory than this host has available, 1G; give a smaller --buffer"
         );
     }
 

@@ -21,6 +21,7 @@ use crate::{
         messages::{MAX_MESSAGE_BYTES, MAX_TASK_STREAMS},
         report::SizeText,
     },
+    printable,
     reach::ticket::Ticket,
     ssh::{plan::StageHost, quote},
 };
@@ -314,7 +315,7 @@ impl RdperfArgs {
         let stream = [
             (
                 "chunk",
-                self.stream.chunk.map(|bytes| format!("{bytes} bytes")),
+                self.stream.chunk.map(|bytes| printable::size(bytes as u64)),
             ),
             ("depth", self.stream.depth.map(|depth| depth.to_string())),
             ("rails", self.stream.rails.map(|rails| rails.to_string())),

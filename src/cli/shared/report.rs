@@ -7,7 +7,7 @@ use super::{
     message::{Console, without_numbers},
     run::Exit,
 };
-use crate::key::GeneratedKey;
+use crate::{key::GeneratedKey, printable::size};
 
 /// The report at the end of a run. A field is `None` if the run failed before its value was known.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -112,7 +112,10 @@ impl Report {
             ));
         }
         if let (Some(chunk_bytes), Some(depth)) = (self.chunk_bytes, self.depth) {
-            lines.push(format!("Chunks of {chunk_bytes} bytes, {depth} at once"));
+            lines.push(format!(
+                "Chunks of {} bytes, {depth} at once",
+                size(chunk_bytes as u64)
+            ));
         }
         if let Some(reason) = &self.smaller_pool_reason {
             lines.push(format!("That is {reason}"));
@@ -243,7 +246,7 @@ mod tests {
         assert_eq!(
             lines[1..4],
             [
-                "Chunks of 262144 bytes, 16 at once",
+                "Chunks of 256K bytes, 16 at once",
                 "Bytes 2000000000",
                 "Seconds 0.696"
             ]
@@ -270,7 +273,7 @@ mod tests {
             report.lines()[..3],
             [
                 "Peer hostB over RDMA (mlx5_0 port 1, GID 3 (RoCE v2, 10.1.0.5 on eth0), MTU 4096), not encrypted",
-                "Chunks of 262144 bytes, 16 at once",
+                "Chunks of 256K bytes, 16 at once",
                 "That is less than wanted: a limit",
             ]
         );

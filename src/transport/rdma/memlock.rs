@@ -9,7 +9,9 @@ use std::{fs, path::Path};
 use rustix::process::{Resource, getrlimit};
 
 use super::ports::device::Roots;
-use crate::{Direction, MIN_CHUNK_BYTES, MIN_DEPTH, transport::data::frame::HEADER_BYTES};
+use crate::{
+    Direction, MIN_CHUNK_BYTES, MIN_DEPTH, printable, transport::data::frame::HEADER_BYTES,
+};
 
 /// The most memory that one end of a stream pins, in bytes. It holds more than a millisecond's traffic at 100 Gbit/s,
 /// which is hundreds of round trips within a site, and a hundred streams fit into a machine.
@@ -247,7 +249,8 @@ pub(crate) fn why_smaller(
         _ => return None,
     };
     Some(format!(
-        "less than the {chunk_bytes} bytes, {depth} at once, that were wanted: {cause}"
+        "less than the {} bytes, {depth} at once, that were wanted: {cause}",
+        printable::size(chunk_bytes as u64)
     ))
 }
 
@@ -452,7 +455,7 @@ mod tests {
         assert_eq!(why(chunk, depth, &limited(16 * MIB)), None);
         assert_eq!(
             why(chunk, depth, &limited(4 * MIB)).unwrap(),
-            "less than the 2097152 bytes, 4 at once, that were wanted: the memlock limit (`ulimit -l`) is 4 MiB"
+            "less than the 2M bytes, 4 at once, that were wanted: the memlock limit (`ulimit -l`) is 4 MiB"
         );
         let crowded = Memlock {
             pinned: MIB,
