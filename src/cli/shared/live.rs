@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     progress::{RecentPace, SHOWN_RATE, clock, cut, percent, width},
-    report::{amount, decimal},
+    report::{amount, decimal, rate},
 };
 use crate::{
     printable::with_spaces,
@@ -20,6 +20,8 @@ pub(crate) struct LiveStages {
     rows: Vec<LiveStage>,
     /// The bytes of the file that is the input of the first stage, if they are known.
     input_bytes: Option<u64>,
+    /// The bytes per second of `--bwlimit`.
+    limit: Option<u64>,
 }
 
 /// A stage, and how it got on in the last seconds.
@@ -43,9 +45,12 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// A stage that waits for less than this part of its time waits for nothing.
 const LEAST_WAIT: f64 = 0.05;
 
+/// A stage that waits for nothing, and moves this part of the bytes that `--bwlimit` allows, is held up by it.
+const LIMITED: f64 = 0.9;
+
 impl LiveStages {
-    /// Returns the stages of a plan before their first report.
-    pub(crate) fn new(plan: &Plan, input_bytes: Option<u64>) -> Self {
+    /// Returns the stages of a plan before their first report. `limit` is that of `--bwlimit`.
+    pub(crate) fn new(plan: &Plan, input_bytes: Option<u64>, limit: Option<u64>) -> Self {
         let rows = plan.stages.iter().map(|stage| LiveStage {
             host: with_spaces(stage.place.host().unwrap_or("here")),
             command: with_spaces(stage.text.trim()),
@@ -60,6 +65,7 @@ impl LiveStages {
         Self {
             rows: rows.collect(),
             input_bytes,
+            limit,
         }
     }
 
@@ -111,7 +117,7 @@ impl LiveStages {
                 &row.command,
                 &amount(row.progress.bytes()),
                 &row.rate(),
-                &row.state(now),
+                &row.state(now, self.limit),
                 &row.left(input),
             ];
             lines.push(line(&(number + 1).to_string(), cells.map(String::as_str)));
@@ -151,7 +157,7 @@ impl LiveStage {
     }
 
     /// Returns what the stage waits for, or how it has ended.
-    fn state(&self, now: Instant) -> String {
+    fn state(&self, now: Instant, limit: Option<u64>) -> String {
         match self.ended {
             Some(Status::Exited(0)) => return "done".to_owned(),
             Some(Status::Exited(code)) => return format!("exited: {code}"),
@@ -178,7 +184,10 @@ impl LiveStage {
             ("output", output)
         };
         if part < LEAST_WAIT {
-            return "nothing".to_owned();
+            let is_limited = limit.is_some_and(|limit| {
+                rate(limit, 1.0) * LIMITED <= self.bytes.per_second(SHOWN_RATE)
+            });
+            return if is_limited { "--bwlimit" } else { "nothing" }.to_owned();
         }
         format!("{what} {:.0}%", (part * 100.0).min(100.0))
     }
@@ -216,7 +225,7 @@ mod tests {
     fn stages(segments: &[&str], input: Option<u64>) -> LiveStages {
         let segments: Vec<_> = segments.iter().map(OsString::from).collect();
         let plan = Plan::parse(&segments, PlanInput::Standard).unwrap();
-        LiveStages::new(&plan, input)
+        LiveStages::new(&plan, input, None)
     }
 
     /// Returns what a stage reports after so many half seconds: 1 MB in each, and half of the time waits.
@@ -270,6 +279,9 @@ mod tests {
             ]
         );
         assert_eq!(live.bytes(), (20_000_000, Some(40_000_000)));
+        live.limit = Some(2_100_000);
+        let limited = &live.lines(now, columns)[2];
+        assert!(limited.ends_with("--bwlimit"), "{limited}");
         let silent = &live.lines(now + Duration::from_secs(5), columns)[1];
         assert!(silent.contains("silent 5s"), "{silent}");
         let mut ended = report(40, 0, 0);

@@ -381,10 +381,12 @@ impl QueueWriter {
 }
 
 /// Erases the lines. The cursor rests on the first character of the first one: so they can be erased although a
-/// terminal of another width has wrapped them.
-const CLEAR: &str = "\r\x1b[J";
+/// terminal of another width has wrapped them. A terminal may keep what is erased from its first character on, so the
+/// first line is erased by itself, and the rest from the second character on.
+const CLEAR: &str = "\r\x1b[2K\x1b[C\x1b[J\r";
 
 /// Returns what draws lines in place of those that were drawn before, as many as a terminal of `rows` rows has room for.
+/// A terminal that has become narrower, and has not said so yet, cuts them: lines that it wraps would stay behind.
 fn block(mut lines: Vec<String>, rows: usize) -> String {
     lines.truncate(rows.saturating_sub(1).max(1));
     // Each line is erased by itself: a terminal may keep what is erased from its first row on.
@@ -393,7 +395,7 @@ fn block(mut lines: Vec<String>, rows: usize) -> String {
         0 | 1 => String::new(),
         count => format!("\x1b[{}A", count - 1),
     };
-    format!("\r\x1b[2K{text}\x1b[J\r{back}")
+    format!("\r\x1b[?7l\x1b[2K{text}\x1b[J\x1b[?7h\r{back}")
 }
 
 /// Returns the columns and rows of the terminal; those of a usual one if it does not say them.
@@ -548,7 +550,7 @@ mod tests {
             vec!["one".to_owned(), "two".to_owned()]
         });
         queue.set_bar(Some(Arc::clone(&lines)));
-        let drawn = "\r\x1b[2Kone\n\x1b[2Ktwo\x1b[J\r\x1b[1A";
+        let drawn = "\r\x1b[?7l\x1b[2Kone\n\x1b[2Ktwo\x1b[J\x1b[?7h\r\x1b[1A";
         for _ in 0..2 {
             looks.recv().unwrap();
             permit.send(()).unwrap();
@@ -584,7 +586,10 @@ mod tests {
     #[test]
     fn a_terminal_with_few_rows_gets_fewer_lines() {
         let lines = |count: usize| (0..count).map(|line| line.to_string()).collect();
-        assert_eq!(block(lines(9), 3), "\r\x1b[2K0\n\x1b[2K1\x1b[J\r\x1b[1A");
-        assert_eq!(block(lines(1), 1), "\r\x1b[2K0\x1b[J\r");
+        assert_eq!(
+            block(lines(9), 3),
+            "\r\x1b[?7l\x1b[2K0\n\x1b[2K1\x1b[J\x1b[?7h\r\x1b[1A"
+        );
+        assert_eq!(block(lines(1), 1), "\r\x1b[?7l\x1b[2K0\x1b[J\x1b[?7h\r");
     }
 }

@@ -344,7 +344,8 @@ pub(crate) fn run_alone(
     let control = run::control_runtime()?;
     let signal = signals::watch(&control, console).context("cannot catch signals")?;
     let input_bytes = plan.has_input.then(|| bytes_left(io::stdin().as_fd()));
-    let stages = Arc::new(Mutex::new(LiveStages::new(plan, input_bytes.flatten())));
+    let stages = LiveStages::new(plan, input_bytes.flatten(), options.flow.bwlimit);
+    let stages = Arc::new(Mutex::new(stages));
     let shown = Arc::clone(&stages);
     let progress = match view {
         PipelineView::Bytes { on_terminal } => {
