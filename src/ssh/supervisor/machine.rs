@@ -691,20 +691,25 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             return;
         }
         let (from, to) = self.ends(edge);
-        let open_on = self.open_on(edge);
+        let open = self.opened(edge);
         self.notify(Notice::Note(format!(
-            "{from} and {to} cannot reach each other, so their data goes through ssh and this machine, which is slower; open 7691-7699/tcp on {open_on} and give -p 7691-7699, or give an address with --addr"
+            "{from} and {to} cannot reach each other, so their data goes through ssh and this machine, which is slower; open {open}, or give an address with --addr"
         )));
     }
 
-    /// Returns the name of the host on which an open port would let the edge be connected.
-    fn open_on(&self, edge: usize) -> String {
+    /// Returns the ports and the host on which they let the edge be connected if they are open, and what to give then.
+    fn opened(&self, edge: usize) -> String {
         let listeners = self.edges[edge].iter().flat_map(|setup| &setup.failed);
         let listener = listeners.rev().find_map(|attempt| match attempt.listener {
             Node::Agent(agent) => Some(self.work.places()[agent].to_string()),
             Node::Controller => None,
         });
-        listener.unwrap_or_else(|| self.ends(edge).1)
+        let host = listener.unwrap_or_else(|| self.ends(edge).1);
+        match self.settings.ports {
+            None => format!("7691-7699/tcp on {host} and give -p 7691-7699"),
+            Some((first, last)) if first == last => format!("{first}/tcp on {host}"),
+            Some((first, last)) => format!("{first}-{last}/tcp on {host}"),
+        }
     }
 
     /// Returns the addresses at which `dialer` can reach `listener`, the best first.
@@ -768,18 +773,22 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             let has_address = attempt.tried.iter().any(|(_, what)| !is_unknown(what));
             let tried = attempt.tried.iter();
             let tried = tried.filter(|(_, what)| !(has_address && is_unknown(what)));
-            let tried: Vec<_> = tried
-                .map(|(address, what)| format!("{address}: {what}"))
-                .collect();
-            let (dialer, listener) = (name(attempt.dialer), name(attempt.listener));
             let port = attempt.port;
-            let _ = write!(text, "; from {dialer} to {listener}, port {port}: ");
-            text += &tried.join(", ");
+            let tried = tried.map(|(address, what)| {
+                if what.starts_with("no answer") {
+                    format!("{address} does not answer on port {port}")
+                } else {
+                    format!("{address}, port {port}: {what}")
+                }
+            });
+            let tried: Vec<_> = tried.collect();
+            let (dialer, listener) = (name(attempt.dialer), name(attempt.listener));
+            let _ = write!(text, "; from {dialer} to {listener}: {}", tried.join(", "));
         }
-        let open_on = self.open_on(edge);
+        let open = self.opened(edge);
         let _ = write!(
             text,
-            "; a firewall? Open 7691-7699/tcp on {open_on} and give -p 7691-7699; rdperf --check says more, and --addr HOST=ADDR sets the address of a host"
+            "; a firewall? Open {open}; rdperf --check says more, and --addr HOST=ADDR sets the address of a host"
         );
         text
     }

@@ -414,8 +414,8 @@ fn if_an_edge_cannot_be_dialled_in_one_direction_the_other_is_tried() {
     let text = rig.machine.summary().outcome.causes[0].fault.text.clone();
     for part in [
         "stage 1 (a) and stage 2 (b)",
-        "from a to b, port 40001: 10.0.0.1: no answer",
-        "from b to a, port 40002",
+        "from a to b: 10.0.0.1 does not answer on port 40001",
+        "from b to a: 10.0.0.1 does not answer on port 40002; a firewall? Open",
         "give -p 7691-7699",
     ] {
         assert!(text.contains(part), "{text}");

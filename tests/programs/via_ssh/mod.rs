@@ -232,7 +232,11 @@ fn the_user_chooses_whether_data_goes_through_ssh() {
         .end();
     end.tells(
         255,
-        &["cannot reach each other", "no answer within", "a firewall?"],
+        &[
+            "cannot reach each other",
+            "does not answer on port",
+            "a firewall?",
+        ],
     );
     end.is_silent_on(&["ssh"]);
     network.assert_empty(end.at, GONE);
