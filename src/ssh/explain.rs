@@ -209,6 +209,7 @@ pub(crate) fn explains(line: &str) -> bool {
         || texts.any(|text| line.contains(text))
         || CRASHES.iter().any(|text| line.contains(text))
         || line.ends_with("not found")
+        || line.ends_with("No such file or directory")
         || start_fault(line).is_some()
 }
 

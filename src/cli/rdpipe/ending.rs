@@ -52,7 +52,8 @@ pub(super) fn tell(
     let errors = errors.iter().map(|error| without_numbers(error));
     let table = Table::new(plan, summary, errors.collect(), elapsed);
     let is_cut = !outcome.is_success() || outcome.signal.is_some();
-    if args.messages.verbose > 0 || (is_cut && table.has_run() && !args.messages.quiet) {
+    // A table of zeros explains nothing.
+    if args.messages.verbose > 0 || (is_cut && table.bytes() > 0 && !args.messages.quiet) {
         console.lines(&table.lines(columns()));
     }
     for text in kept_files(plan, outcome) {
@@ -316,12 +317,6 @@ impl Table {
         }
     }
 
-    /// Returns true if a stage has begun its work: until then, the table would be one of zeros.
-    fn has_run(&self) -> bool {
-        let has_run = |row: &Row| row.seconds > 0.0 || row.status.is_some() || row.signal.is_some();
-        self.stages.iter().any(has_run)
-    }
-
     /// Returns the number of bytes that the busiest stage read or wrote.
     pub(crate) fn bytes(&self) -> u64 {
         let most = |row: &Row| row.bytes_in.max(row.bytes_out);
@@ -492,7 +487,8 @@ impl Row {
         };
         let status = match self.outcome {
             "stopped" => "told to stop".to_owned(),
-            "ended" if self.status.is_none() => "ended by rdpipe".to_owned(),
+            // The status 1 of a file says no more.
+            "ended" if self.status.is_none() || self.is_file() => "ended by rdpipe".to_owned(),
             "ended" if self.status != Some(0) => format!("{status}, ended by rdpipe"),
             "lost" => "lost".to_owned(),
             "broken" => "its connection broke".to_owned(),
@@ -501,6 +497,10 @@ impl Row {
         vec![
             self.number.to_string(),
             self.host.clone().unwrap_or_else(|| "here".to_owned()),
+    fn is_file(&self) -> bool {
+        self.command.trim_start().starts_with(['<', '>'])
+    }
+
             self.command(command_chars),
             status,
             amount(self.bytes_in),

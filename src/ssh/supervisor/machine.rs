@@ -53,6 +53,8 @@ pub(crate) struct SupervisorMachine<W> {
     reader_left: bool,
     signal: Option<u8>,
     actions: Vec<Action>,
+    /// What was told about the edges.
+    told: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +97,7 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             reader_left: false,
             signal: None,
             actions: Vec::new(),
+            told: Vec::new(),
             work,
             settings,
             keys,
@@ -826,7 +829,11 @@ impl<W: SupervisedWork> SupervisorMachine<W> {
             };
             let text =
                 format!("{from} to {to}: {transport} ({reason}){rails}, {cipher}, {address}");
-            self.notify(Notice::Detail(text));
+            // The streams of a copy have the same text.
+            if !self.told.contains(&text) {
+                self.told.push(text.clone());
+                self.notify(Notice::Detail(text));
+            }
         }
         self.begin();
     }
