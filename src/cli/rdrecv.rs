@@ -166,7 +166,7 @@ impl Output {
 )]
 pub(crate) struct RdrecvArgs {
     /// TCP port to listen on; 0 takes a free port and prints it
-    #[arg(value_name = "PORT")]
+    #[arg(value_name = "PORT", value_parser = hosts::port)]
     pub(crate) port: u16,
 
     #[command(flatten)]

@@ -108,7 +108,7 @@ pub(crate) struct RdsendArgs {
     pub(crate) host: String,
 
     /// TCP port where rdrecv listens
-    #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(value_name = "PORT", value_parser = hosts::port_to_dial)]
     pub(crate) port: u16,
 
     #[command(flatten)]

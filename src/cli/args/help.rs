@@ -140,8 +140,9 @@ Operands:
   PATH          a path of this machine, if it has no colon or a / before it; :PATH is one too
   -             stdin as the only source, or stdout as DESTINATION: one stream of bytes
   As with cp, an existing directory receives each SOURCE under its own name, and DIR/. stands for
-  what is in DIR. With -P and a / at the end, the directory is made if it is missing. A file under its final name is whole: it is written under a temporary name first.
-  A file that cannot be copied is named in a message, and the others are copied.
+  what is in DIR. With -P and a / at the end, the directory is made if it is missing. A file under
+  its final name is whole: it is written under a temporary name first. A file that cannot be copied
+  is named in a message, and the others are copied.
   The data goes directly from host to host, encrypted unless --encrypt never.";
 
 /// The examples and the forms of a forwarding in `rdforward --help`.

@@ -193,6 +193,18 @@ pub(crate) fn host(text: &str) -> Result<String, String> {
     Ok(host.to_owned())
 }
 
+/// Parses the port that rdrecv listens on.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    let wrong = |_| "give the number of the port to listen on, or 0 for any free port".to_owned();
+    text.parse().map_err(wrong)
+}
+
+/// Parses the port that rdsend connects to.
+pub(crate) fn port_to_dial(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| "give the number of the port where rdrecv listens, 1 to 65535".to_owned())
+}
+
 /// Parses `--bind`: an IPv4 or IPv6 address; an IPv6 address may stand in brackets.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let bracketed = text

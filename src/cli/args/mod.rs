@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{ArgAction, Args, error::ErrorKind};
+use clap::{ArgAction, Args, CommandFactory, error::ErrorKind};
 
 use super::shared::message::{Console, require_stdout, unwritten_stdout};
 
@@ -33,9 +33,17 @@ pub(crate) use key::{KEY_VARIABLE, KeyOptions, KeySource, Secret, take_variable}
 
 /// Returns the parsed command line of `program`. If there is nothing to run, prints the help, the version or the usage
 /// error, and exits.
-pub(crate) fn or_exit<T>(program: &'static str, parsed: Result<T, clap::Error>) -> T {
+pub(crate) fn or_exit<T: CommandFactory>(
+    program: &'static str,
+    parsed: Result<T, clap::Error>,
+) -> T {
     let error = match parsed {
         Ok(args) => return args,
+        Err(error) if error.use_stderr() && words().is_empty() => {
+            let help = T::command().render_help().to_string();
+            let _ = io::stderr().write_all(hints::short(program, &help).as_bytes());
+            std::process::exit(error.exit_code())
+        }
         Err(mut error) if error.use_stderr() => {
             hints::add_hint(program, &mut error, &words());
             error.exit()

@@ -18,13 +18,9 @@ fn rdsend(line: &str) -> Result<RdsendArgs, clap::Error> {
     RdsendArgs::try_parse_from(format!("rdsend {line}").split_whitespace())
 }
 
-/// The only options whose value differs: rdpipe writes its report to a file, because its stderr carries the stderr of
-/// the commands; rdperf measures with several numbers of streams, and a server of tunnels limits the number.
-const DEPARTURES: [(&str, &str); 3] = [
-    ("rdpipe", "json"),
-    ("rdperf", "streams"),
-    ("serve", "streams"),
-];
+/// The only options whose value differs: rdperf measures with several numbers of streams, and a server of tunnels limits
+/// the number.
+const DEPARTURES: [(&str, &str); 2] = [("rdperf", "streams"), ("serve", "streams")];
 
 /// The words at the beginning of a help that are the same in every program. A program may go on in its own way.
 const COMMON_WORDS: usize = 3;

@@ -296,7 +296,7 @@ impl FolderTable {
         local: &RelativePath,
     ) -> Result<(), String> {
         if !state.may_replace(local) {
-            return Err("a directory cannot replace something else".to_owned());
+            return Err("the destination has something else of this name, which a directory does not replace".to_owned());
         }
         let _one_at_a_time = lock(&self.room);
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {

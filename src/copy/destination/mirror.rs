@@ -297,7 +297,11 @@ impl<'a> Deletion<'a> {
         name: &[u8],
         local: &RelativePath,
     ) -> Result<(), String> {
-        let cannot = |why: &str| format!("a directory cannot replace something else: {why}");
+        let cannot = |why: &str| {
+            format!(
+                "the destination has something else of this name, which a directory does not replace: {why}"
+            )
+        };
         if self.state.protects(local, false) {
             return Err(cannot(&self.why(Stay::Protected)));
         }

@@ -98,7 +98,7 @@ fn a_kept_file_is_not_replaced_by_a_directory_and_the_directory_is_named() {
         end.tells(
             1,
             &[
-                "tree/name: a directory cannot replace something else; nothing in it",
+                "tree/name: the destination has something else of this name, which a directory does not replace; nothing in it",
                 "tree/taken: cannot replace a directory",
             ],
         );
@@ -244,7 +244,7 @@ fn a_mirror_removes_nothing_beside_the_copied_directories() {
             1,
             &[
                 "file: cannot replace a directory",
-                "directory: a directory cannot replace something else",
+                "directory: the destination has something else of this name, which a directory does not replace",
             ],
         );
         assert!(!String::from_utf8_lossy(&end.stdout).contains("copy file"));

@@ -323,7 +323,7 @@ async fn a_dry_run_foresees_what_is_in_the_way() {
         .collect();
     let expected = [
         "cannot replace a directory",
-        "a directory cannot replace something else; nothing in it would be written",
+        "the destination has something else of this name, which a directory does not replace; nothing in it would be written",
     ];
     assert_eq!(failures, expected);
     assert_eq!(fs::read(dest.join("top/folder/in")).unwrap(), b"was a file");

@@ -146,14 +146,17 @@ async fn send_from(
     edge.fill(&mut source, stage.flow).await
 }
 
+/// Returns true if a path is not there, and looks like one that a shell expands.
+fn is_pattern(error: &io::Error, path: &str) -> bool {
+    error.kind() == io::ErrorKind::NotFound && path.contains(['*', '?'])
+}
+
 fn report_unread(edge: &ConnectedEdge, path: &Path, end: EarlyEnd) {
     let path = path.display();
     match end {
         EarlyEnd::Stream(error) => edge.broken(error),
         EarlyEnd::Local(error, 0) => {
-            let is_pattern =
-                error.kind() == io::ErrorKind::NotFound && path.to_string().contains(['*', '?']);
-            let advice = if is_pattern {
+            let advice = if is_pattern(&error, &path.to_string()) {
                 "; no shell expands a path: give a command, as in HOST:'cat *.log'"
             } else {
                 ""
@@ -188,7 +191,10 @@ async fn send_files(stage: StageContext, mut edge: ConnectedEdge, paths: Vec<Vec
             at = resolve(typed.clone());
             if let Err(error) = send_one(&stage, &mut edge, &at).await? {
                 status = Status::Exited(1);
-                let why = plain(&error);
+                let mut why = plain(&error);
+                if is_pattern(&error, &at.to_string_lossy()) {
+                    why += "; no shell expands a path: rdpipe HOST:'cat *.log' uses one";
+                }
                 stage.context.outbox.room().await;
                 stage.send(&FromStage::Unreadable { path: typed, why });
             }
