@@ -101,12 +101,17 @@ async fn take(args: &RdrecvArgs, stream: &mut Stream, run: &mut Run) -> anyhow::
         output.with_context(|| format!("cannot open {name} for writing"))
     };
     let mut output = run.interruptible(opening).await?;
+    run.left = output.left();
     let receiving = async {
         let received = carry::receive(stream, output.sink(), args.flow).await;
         received.map_err(|error| explained(error, &name))
     };
     run.interruptible(receiving).await?;
     crate::faults::point("before-commit");
+    if args.fsync {
+        // The sync of the directory can fail after the file has its name.
+        run.left.clear();
+    }
     output
         .commit(args.fsync)
         .await
@@ -142,6 +147,18 @@ impl Output {
         match self {
             Self::Stdout(sink) => sink,
             Self::File(target) => target.sink(),
+        }
+    }
+
+    /// Returns what a failure leaves of the output, in words that follow the reason.
+    fn left(&self) -> String {
+        let Self::File(target) = self else {
+            return String::new();
+        };
+        match target.replaces() {
+            Some(true) => format!("; {target} is as it was before"),
+            Some(false) => format!("; {target} was not made"),
+            None => target.left(),
         }
     }
 

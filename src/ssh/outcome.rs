@@ -17,7 +17,7 @@
 use super::{
     explain::signal,
     protocol::{FaultKind, WorkFault},
-    stage::{StageReport, Status},
+    stage::{StageReport, StageWork, Status, TargetFile},
 };
 
 /// The place where a fault of a run occurred.
@@ -90,6 +90,19 @@ impl StageOutcome {
     pub(crate) fn status(&self) -> Option<Status> {
         let reported = self.report.as_ref().and_then(|report| report.status);
         reported.or(self.ended)
+    }
+
+    /// Returns what is under the name of a file of `>` that the stage with this work has not written.
+    pub(crate) fn kept_file(&self, work: &StageWork) -> Option<String> {
+        let StageWork::Write { path, .. } = work else {
+            return None;
+        };
+        let path = String::from_utf8_lossy(path);
+        match self.report.as_ref()?.file {
+            TargetFile::New => None,
+            TargetFile::Old => Some(format!("{path} is as it was before")),
+            TargetFile::Missing => Some(format!("{path} was not made")),
+        }
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) fn or_exit<T: CommandFactory>(
         let printed = printed.and_then(|()| io::stdout().flush());
         printed.map_err(|error| unwritten_stdout(&error, &console))
     });
-    console.finish();
-    std::process::exit(written.err().unwrap_or_default().code().into())
+    let exit = console.finish(written.err().unwrap_or_default());
+    std::process::exit(exit.code().into())
 }
 
 /// Returns the words of the command line behind the program.

@@ -69,9 +69,7 @@ pub fn main() -> ExitCode {
         // A usage error exits at once.
         console.flush();
     }
-    let exit = dispatch(args, ticket, &console);
-    console.finish();
-    exit
+    dispatch(args, ticket, &console)
 }
 
 fn dispatch(args: RdcatArgs, ticket: TicketSource, console: &Console) -> ExitCode {
@@ -85,7 +83,7 @@ fn dispatch(args: RdcatArgs, ticket: TicketSource, console: &Console) -> ExitCod
         },
         TicketSource::None if args.operands.is_empty() => usage(EXPECTED),
         TicketSource::None => match Plan::files(&args.files()) {
-            Ok(plans) => print_files(&args, &plans, console),
+            Ok(plans) => console.finish(print_files(&args, &plans, console)).into(),
             Err(error) => usage(error),
         },
         ticket => match ticket.load(console) {
@@ -96,7 +94,7 @@ fn dispatch(args: RdcatArgs, ticket: TicketSource, console: &Console) -> ExitCod
                     ..Report::failed(&error)
                 };
                 report.print(console);
-                report.exit.into()
+                console.finish(report.exit).into()
             }
         },
     }
@@ -187,9 +185,9 @@ impl RdcatArgs {
 }
 
 /// Writes the files of all plans to stdout, and prints how the run went.
-fn print_files(args: &RdcatArgs, plans: &[Plan], console: &Console) -> ExitCode {
+fn print_files(args: &RdcatArgs, plans: &[Plan], console: &Console) -> Exit {
     if let Err(exit) = message::require_stdout(console) {
-        return exit.into();
+        return exit;
     }
     let started = Instant::now();
     let bytes = Arc::default();
@@ -204,7 +202,7 @@ fn print_files(args: &RdcatArgs, plans: &[Plan], console: &Console) -> ExitCode 
         ..Report::default()
     };
     report.print_ending(console);
-    exit.into()
+    exit
 }
 
 fn write(
@@ -238,9 +236,10 @@ fn write(
         };
         let pipeline = pipeline(args, plan, console, &control, progress.is_some());
         let summary = pipeline.run(observe, signal.clone())?;
-        bytes.fetch_add(moved.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        let moved = moved.swap(0, Ordering::Relaxed);
+        let moved = moved + bytes.fetch_add(moved, Ordering::Relaxed);
         file_bytes.store(0, Ordering::Relaxed);
-        let is_whole = tell(plan, &summary.outcome, console);
+        let is_whole = tell(plan, &summary.outcome, moved, console);
         let ended = exit_of(&summary.outcome);
         if ended != Exit::Ok {
             exit = ended;

@@ -60,7 +60,7 @@ pub(super) fn run(
     let shared = SharedProgress::default();
     let mut totals = CopyTotals::default();
     let ended = run_all((args, key), plans, console, &shared, &mut totals);
-    let mut exit = ended.unwrap_or_else(|error| {
+    let exit = ended.unwrap_or_else(|error| {
         fail(console, &shared, &sentence(&error));
         Exit::from(&error)
     });
@@ -82,9 +82,7 @@ pub(super) fn run(
     }
     let log = shared.lock();
     let document = CopyDocument::new(exit, seconds, &totals, &log.log);
-    if let Err(unwritten) = console.end(&document) {
-        exit = worse(exit, unwritten);
-    }
+    console.end(&document);
     exit
 }
 

@@ -64,8 +64,7 @@ pub fn main() -> ExitCode {
     } else {
         copy(&args, variable.as_ref(), &console)
     };
-    console.finish();
-    exit.into()
+    console.finish(exit).into()
 }
 
 /// Runs what the operands ask for.
@@ -372,7 +371,7 @@ fn run_plan(args: &RdcpArgs, plan: &Plan, console: &Console) -> anyhow::Result<E
         ..PipelineOptions::default()
     };
     let (summary, bytes) = run_alone(plan, options, pipeline, view, console)?;
-    tell(plan, &summary.outcome, console);
+    tell(plan, &summary.outcome, bytes, console);
     let exit = exit_of(&summary.outcome);
     if exit == Exit::Ok {
         let seconds = started.elapsed().as_secs_f64();

@@ -67,8 +67,7 @@ pub fn main() -> ExitCode {
         }
     }
     let exit = operation.run(&args, key.as_ref(), &environment, &console);
-    console.finish();
-    exit.into()
+    console.finish(exit).into()
 }
 
 /// Starts the program in the background, and returns when it forwards connections or has ended.
@@ -77,8 +76,7 @@ fn in_background(args: &mut RdforwardArgs) -> Exit {
     started.unwrap_or_else(|error| {
         let console = Console::of_program("rdforward", &args.messages());
         console.error(&sentence(&error));
-        console.finish();
-        Exit::Local
+        console.finish(Exit::Local)
     })
 }
 

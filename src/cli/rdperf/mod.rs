@@ -57,8 +57,7 @@ pub fn main() -> ExitCode {
         console.flush();
     }
     let exit = dispatch(&args, ticket, &console);
-    console.finish();
-    exit.into()
+    console.finish(exit).into()
 }
 
 fn dispatch(args: &RdperfArgs, ticket: TicketSource, console: &Console) -> Exit {

@@ -151,10 +151,10 @@ impl RunOutcome {
         let args = context.args;
         if args.messages.json.is_given() {
             args.messages.json.note_stdout(context.console);
-            return match self.unwritten {
-                Some(_) => exit,
-                None => context.console.end(&self.document).err().unwrap_or(exit),
-            };
+            if self.unwritten.is_none() {
+                context.console.end(&self.document);
+            }
+            return exit;
         }
         let text = if args.csv {
             self.document.csv()

@@ -28,7 +28,7 @@ use crate::{
         outcome::{PipelineOutcome, RunFault, Site, StageOutcome, Verdict, describe},
         plan::{Plan, PlannedStage, StageHost},
         protocol::{EdgeLink, FaultKind},
-        stage::{StageReport, StageWork, Status, TargetFile},
+        stage::{StageReport, StageWork, Status},
         supervisor::Summary,
     },
 };
@@ -40,7 +40,7 @@ pub(super) fn tell(
     summary: &Summary,
     elapsed: Duration,
     console: &Console,
-) -> u8 {
+) -> Exit {
     let outcome = &summary.outcome;
     let (errors, details) = words(plan, summary);
     for error in &errors {
@@ -67,11 +67,11 @@ pub(super) fn tell(
     console.detail(&format!("Seconds {:.3}", elapsed.as_secs_f64()));
     let gigabytes = rate(bytes, seconds) / 1e9;
     console.detail(&format!("Bandwidth {gigabytes:.3} GB/s"));
-    let exit = outcome.exit();
-    if console.end(&table).is_err() && exit == 0 {
-        return super::FAILED_HERE;
+    console.end(&table);
+    match outcome.exit() {
+        0 => Exit::Ok,
+        code => Exit::Command(code),
     }
-    exit
 }
 
 /// Returns the line that ends a run on a terminal: how far it came.
@@ -95,18 +95,11 @@ fn columns() -> Option<usize> {
 /// Returns what is under the names of the files of `>` that were not written.
 fn kept_files(plan: &Plan, outcome: &PipelineOutcome) -> Vec<String> {
     let stages = plan.stages.iter().zip(&outcome.stages).enumerate();
-    let kept = |(number, (planned, end)): (usize, (&PlannedStage, &StageOutcome))| {
-        let StageWork::Write { path, .. } = &planned.work else {
-            return None;
-        };
-        let (site, path) = (plan.site(number), lossy(path));
-        match end.report.as_ref()?.file {
-            TargetFile::New => None,
-            TargetFile::Old => Some(format!("{site}: {path} is as it was before")),
-            TargetFile::Missing => Some(format!("{site}: {path} was not made")),
-        }
-    };
-    stages.filter_map(kept).collect()
+    let kept = stages.filter_map(|(number, (planned, end))| {
+        let kept = end.kept_file(&planned.work)?;
+        Some(format!("{}: {kept}", plan.site(number)))
+    });
+    kept.collect()
 }
 
 /// Returns the errors, the first cause first, and then the details: failures that followed from the errors.
@@ -497,15 +490,15 @@ impl Row {
         vec![
             self.number.to_string(),
             self.host.clone().unwrap_or_else(|| "here".to_owned()),
-    fn is_file(&self) -> bool {
-        self.command.trim_start().starts_with(['<', '>'])
-    }
-
             self.command(command_chars),
             status,
             amount(self.bytes_in),
             amount(self.bytes_out),
         ]
+    }
+
+    fn is_file(&self) -> bool {
+        self.command.trim_start().starts_with(['<', '>'])
     }
 
     /// Returns how much of the stage's time that is.
@@ -533,7 +526,7 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::ssh::{outcome::PipelineOutcome, plan::PlanInput};
+    use crate::ssh::{outcome::PipelineOutcome, plan::PlanInput, stage::TargetFile};
 
     fn table() -> Table {
         let segments = [

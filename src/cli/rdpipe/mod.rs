@@ -14,7 +14,8 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use super::{
     args::{Agent, HostOptions, MessageOptions, StreamOptions, help, or_exit, version},
     shared::{
-        message::Console,
+        message::{Console, sentence},
+        run::Exit,
         supervision::{self, PipelineView, run_alone},
     },
 };
@@ -50,15 +51,13 @@ pub(super) fn main() -> ExitCode {
     }
     if args.dry_run {
         let exit = ending::print(&plan, &args, &console);
-        console.finish();
-        return exit.into();
+        return console.finish(exit).into();
     }
-    let code = run(&args, &plan, &console).unwrap_or_else(|error| {
-        console.error(&crate::cli::shared::message::sentence(&error));
-        FAILED_HERE
+    let exit = run(&args, &plan, &console).unwrap_or_else(|error| {
+        console.error(&sentence(&error));
+        Exit::Local
     });
-    console.finish();
-    ExitCode::from(code)
+    console.finish(exit).into()
 }
 
 /// Returns what the first stage reads. rdpipe does not read a terminal: a pipeline in the background would be stopped
@@ -73,10 +72,7 @@ fn input() -> PlanInput {
     }
 }
 
-/// The exit code after a failure of rdpipe's own: that of [`Exit::Local`](super::shared::run::Exit::Local).
-const FAILED_HERE: u8 = 1;
-
-fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<u8> {
+fn run(args: &RdpipeArgs, plan: &Plan, console: &Console) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let options = (&args.hosts, &args.stream);
     let view = PipelineView::Stages;

@@ -20,7 +20,8 @@ use super::{
     args::{Agent, JsonOption, MessageOptions, or_exit},
     shared::{
         message::{Console, sentence},
-        run, signals,
+        run::{self, Exit},
+        signals,
         supervision::{self, Pipeline, Supervision},
     },
 };
@@ -54,8 +55,7 @@ pub fn main() -> ExitCode {
     let code = carry_out(&called, words).unwrap_or_else(|error| {
         let console = Console::new("rdsh", &MessageOptions::default());
         console.error(&sentence(&error));
-        console.finish();
-        TROUBLE
+        console.finish(Exit::Connection).code()
     });
     code.into()
 }
@@ -172,8 +172,7 @@ fn run(line: &SshLine) -> anyhow::Result<u8> {
     args.hosts.run_users_ssh(find_ssh()?, ssh)?;
     let summary = supervise(&args, &plan, &console)?;
     let code = tell(&plan, &summary, &console);
-    console.finish();
-    Ok(code)
+    Ok(console.finish(Exit::Command(code)).code())
 }
 
 fn supervise(args: &RdshArgs, plan: &Plan, console: &Console) -> anyhow::Result<Summary> {

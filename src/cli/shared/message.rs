@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::PathBuf,
-    sync::{Arc, Mutex, Once, PoisonError},
+    sync::{Arc, Mutex, Once, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -42,6 +42,8 @@ pub(crate) struct Console {
     quiet: bool,
     verbose: u8,
     json: Option<JsonOutput>,
+    /// The exit code of the first event of `--json` that could not be written.
+    unwritten: Arc<OnceLock<Exit>>,
     queue: StderrQueue,
     budgets: LineBudgets,
 }
@@ -55,6 +57,7 @@ impl Console {
             quiet: options.quiet,
             verbose: options.verbose,
             json: None,
+            unwritten: Arc::default(),
             queue: StderrQueue::new(),
             budgets: LineBudgets::default(),
         }
@@ -84,8 +87,7 @@ impl Console {
     /// Prints why the program cannot start, and ends it.
     fn refuse(&self, why: &str, exit: Exit) -> ! {
         self.error(why);
-        self.finish();
-        std::process::exit(exit.code().into())
+        std::process::exit(self.finish(exit).code().into())
     }
 
     pub(crate) fn error(&self, text: &str) {
@@ -237,10 +239,17 @@ impl Console {
     /// Closes stdout, then waits until all messages have been written. Call this function at the end of `main`. A
     /// terminal or a pager that is not read delays the exit, as it delays that of any program, until a signal ends the
     /// program. It does not delay the end of file of the program that reads the output.
-    pub(crate) fn finish(&self) {
+    ///
+    /// Returns `exit`, or after a run that succeeded the exit code of a report in JSON that was not written.
+    #[must_use]
+    pub(crate) fn finish(&self, exit: Exit) -> Exit {
         // Nothing more is written to stdout.
         let _ = process::close_stdout();
         self.flush();
+        match self.unwritten.get() {
+            Some(unwritten) if exit.code() == 0 => *unwritten,
+            _ => exit,
+        }
     }
 
     /// Waits until all messages have been written.
@@ -295,36 +304,34 @@ impl Console {
         )
     }
 
-    /// Writes an object as JSON on one line to where `--json` says; without it, does nothing.
+    /// Writes an object as JSON on one line to where `--json` says; without it, does nothing. The first failure is
+    /// printed, and [`finish`](Self::finish) returns its exit code.
     pub(crate) fn event(&self, event: &impl Serialize) {
-        let _ = self.write_event(event);
-    }
-
-    /// Writes the report at the end of a run as [`event`](Self::event) does.
-    /// The error is the exit code, after the message was printed.
-    pub(crate) fn end(&self, report: &impl Serialize) -> Result<(), Exit> {
-        self.write_event(&EndEvent {
-            event: "end",
-            report,
-        })
-    }
-
-    fn write_event(&self, event: &impl Serialize) -> Result<(), Exit> {
-        match &self.json {
-            None => Ok(()),
-            Some(JsonOutput::Stderr) => {
-                self.write(self.json_line(event));
-                Ok(())
-            }
-            Some(JsonOutput::Stdout) => print_stdout(&self.json_line(event), self),
+        let exit = match &self.json {
+            None => return,
+            Some(JsonOutput::Stderr) => return self.write(self.json_line(event)),
+            Some(JsonOutput::Stdout) => print_stdout(&self.json_line(event), self).err(),
             Some(JsonOutput::File(report)) => {
                 let written = report.write(&self.json_line(event));
-                written.map_err(|error| {
-                    self.error(&format!("cannot write {}: {error}", report.path.display()));
+                written.err().map(|error| {
+                    if self.unwritten.get().is_none() {
+                        self.error(&format!("cannot write {}: {error}", report.path.display()));
+                    }
                     Exit::Local
                 })
             }
+        };
+        if let Some(exit) = exit {
+            let _ = self.unwritten.set(exit);
         }
+    }
+
+    /// Writes the report at the end of a run as [`event`](Self::event) does.
+    pub(crate) fn end(&self, report: &impl Serialize) {
+        self.event(&EndEvent {
+            event: "end",
+            report,
+        });
     }
 
     fn json_line(&self, event: &impl Serialize) -> String {

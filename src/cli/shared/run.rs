@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     message::{Console, sentence},
     progress::RunProgress,
-    report::Report,
+    report::{Report, amount},
     signals::{self, Caught},
 };
 use crate::{
@@ -31,6 +31,8 @@ pub(crate) struct Run {
     /// The runtime of keepalives, and of the control tasks of streams whose bytes other threads move. No read or write
     /// of a file blocks it.
     pub(crate) control_runtime: Handle,
+    /// What a failure leaves of the output, in words that follow the reason.
+    pub(crate) left: String,
     signal: oneshot::Receiver<Caught>,
     report: Report,
     started: Option<Instant>,
@@ -52,8 +54,7 @@ where
     let report = start(console.clone(), program);
     let report = report.unwrap_or_else(|error| Report::failed(&error));
     report.print(console);
-    console.finish();
-    report.exit.into()
+    console.finish(report.exit).into()
 }
 
 fn start<F>(console: Console, program: impl FnOnce(Run) -> F) -> anyhow::Result<Report>
@@ -66,6 +67,7 @@ where
     let run = Run {
         console,
         control_runtime,
+        left: String::new(),
         signal,
         report: Report::default(),
         started: None,
@@ -185,7 +187,12 @@ impl Run {
         };
         // As with SIGPIPE, the program that writes to a closed pipe prints no message.
         let silent = exit == Exit::ReaderClosed && error.downcast_ref::<Error>().is_none();
-        let error = (!silent).then(|| sentence(error));
+        let error = (!silent).then(|| match self.report.bytes {
+            bytes if bytes > 0 && matches!(exit, Exit::Signal(_)) => {
+                format!("{error} after {}{}", amount(bytes), self.left)
+            }
+            _ => sentence(error) + &self.left,
+        });
         Report {
             error,
             exit,

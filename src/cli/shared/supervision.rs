@@ -25,6 +25,7 @@ use super::{
     live::LiveStages,
     message::Console,
     progress::RunProgress,
+    report::amount,
     run::{self, Exit},
     signals::{self, Caught},
 };
@@ -382,20 +383,26 @@ fn locked(stages: &Mutex<LiveStages>) -> MutexGuard<'_, LiveStages> {
     stages.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints what failed in a pipeline of files, and returns true if nothing did. Files that could not be opened have been
-/// named before.
-pub(crate) fn tell(plan: &Plan, outcome: &PipelineOutcome, console: &Console) -> bool {
+/// Prints what failed in a pipeline of files that has moved so many bytes, and returns true if nothing did. Files that
+/// could not be opened have been named before.
+pub(crate) fn tell(plan: &Plan, outcome: &PipelineOutcome, bytes: u64, console: &Console) -> bool {
+    let stage = &plan.stages[0];
+    let kept = outcome.stages.first();
+    let kept = kept.and_then(|end| end.kept_file(&stage.work));
+    let kept = kept.map_or(String::new(), |kept| format!("; {kept}"));
     if let Some(number) = outcome.signal {
-        console.error(&format!("interrupted by {}", explain::signal(number)));
+        let (signal, bytes) = (explain::signal(number), amount(bytes));
+        console.error(&format!("interrupted by {signal} after {bytes}{kept}"));
         return false;
     }
     let mut causes = outcome.ranked().into_iter();
     let Some(first) = causes.next() else {
         return true;
     };
-    match (plan.stages[0].place.host(), is_of_file(first)) {
-        (Some(host), true) => console.error_on(host, &first.fault.text),
-        _ => console.error(&first.fault.text),
+    let text = format!("{}{kept}", first.fault.text);
+    match (stage.place.host(), is_of_file(first)) {
+        (Some(host), true) => console.error_on(host, &text),
+        _ => console.error(&text),
     }
     for cause in causes {
         console.detail(&cause.fault.text);

@@ -216,9 +216,12 @@ fn a_signal_ends_both_ends() {
             let since = hit.signal(signal);
             let hit = hit.end();
             assert!(hit.at - since < soon());
-            hit.fails(code, &[&format!("interrupted by {name}")]);
+            hit.fails(code, &[&format!("interrupted by {name} after ")]);
             let cause = format!(": interrupted by {name}");
-            other.end().fails(3, &[" gave up at byte ", &cause]);
+            let other = other.end();
+            other.fails(3, &[" gave up at byte ", &cause]);
+            let receiver = if sender_is_hit { other } else { hit };
+            receiver.fails(receiver.code(), &["/old is as it was before\n"]);
             place.assert_untouched(&[]);
         }
     }
