@@ -167,16 +167,24 @@ pub(super) fn short(program: &str, help: &str) -> String {
         .filter(|text| !text.starts_with("Usage:"));
     let shown = about.into_iter().chain(paragraphs.iter().filter(is_shown));
     let shown: Vec<_> = shown.map(|text| text.trim_end()).collect();
-    let lines: Vec<_> = shown.join("\n\n").lines().map(str::to_owned).collect();
-    let lines = &lines[..lines.len().min(SHORT_LINES - 2)];
+    let mut rows = 0;
+    let shown = shown.join("\n\n");
+    let lines = shown.lines().take_while(|line| {
+        rows += line.chars().count().div_ceil(COLUMNS).max(1);
+        rows <= SHORT_ROWS - 2
+    });
+    let lines: Vec<_> = lines.collect();
     format!(
         "{}\n\n{program} --help explains all options and forms.\n",
-        lines.join("\n")
+        lines.join("\n").trim_end()
     )
 }
 
-/// The lines of a terminal, without one for the prompt.
-const SHORT_LINES: usize = 23;
+/// The rows of a terminal, without one for the prompt.
+const SHORT_ROWS: usize = 23;
+
+/// The columns of a terminal.
+const COLUMNS: usize = 80;
 
 #[cfg(test)]
 mod tests {
