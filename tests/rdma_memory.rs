@@ -165,12 +165,17 @@ fn a_smaller_memlock_limit_makes_smaller_pools() {
             let text = end.exits(0);
             assert!(text.contains(" over RDMA ("), "{text}");
             let pool = text.split("Chunks of ").nth(1).expect(text);
-            let numbers: Vec<u64> = pool
-                .split(|c: char| !c.is_ascii_digit())
-                .filter_map(|digits| digits.parse().ok())
-                .collect();
-            let pool_kib = (numbers[0] * numbers[1]) >> 10;
-            println!("{limit_kib} KiB: {} x {}", numbers[0], numbers[1]);
+            let (chunk, rest) = pool.split_once(" bytes, ").expect(text);
+            let digits = chunk.trim_end_matches(|c: char| !c.is_ascii_digit());
+            let shift = match &chunk[digits.len()..] {
+                "M" => 20,
+                "K" => 10,
+                _ => 0,
+            };
+            let chunk_bytes = digits.parse::<u64>().expect(text) << shift;
+            let depth: u64 = rest.split(' ').next().unwrap().parse().expect(text);
+            let pool_kib = (chunk_bytes * depth) >> 10;
+            println!("{limit_kib} KiB: {chunk_bytes} x {depth}");
             let right = limit_kib / 2..=limit_kib;
             assert!(right.contains(&pool_kib), "{pool_kib} KiB:\n{text}");
         }

@@ -50,7 +50,7 @@ fn verbose_names_device_port_and_gid() {
         }
         let kinds = ["RoCE v2", "RoCE v1", "InfiniBand"];
         assert!(kinds.iter().any(|kind| way.contains(kind)), "{way}");
-        assert!(text.contains("Chunks of 65536 bytes, 5 at once"), "{text}");
+        assert!(text.contains("Chunks of 64K bytes, 5 at once"), "{text}");
     }
 }
 

@@ -24,7 +24,10 @@ fn is_bad(c: char) -> bool {
 fn a_copy_prints_no_data_and_a_quiet_one_prints_nothing() {
     let hosts = Hosts::new("");
     small(&hosts.path("h1", "tree"), 20, 100);
-    let end = hosts.rdcp(&["-a", "h1:tree", "h2:one"]).start().end();
+    let end = hosts
+        .rdcp(&["--archive", "h1:tree", "h2:one"])
+        .start()
+        .end();
     end.exits(0);
     assert!(end.stdout.is_empty(), "{end:?}");
     assert!(
