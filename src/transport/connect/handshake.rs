@@ -26,7 +26,7 @@ use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::{
     SinkExt, StreamExt,
-    future::{join, join_all, try_join_all},
+    future::{join, join_all, join3, try_join_all},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -116,7 +116,7 @@ pub(crate) async fn initiate(
     socket.set_nodelay(true)?;
     socket.write_all(&first.bytes).await?;
     let session = read_reply(&mut socket, first.initiator).await?;
-    Ok(Framed::new(socket, Codec(session)))
+    Ok(Framed::new(socket, Codec::new(session)))
 }
 
 async fn read_reply(
@@ -162,7 +162,7 @@ pub(super) async fn answer(
     socket
         .write_all(&[&Preamble::encode(PreambleKind::Reply)[..], &reply].concat())
         .await?;
-    let mut control = Framed::new(socket, Codec(session));
+    let mut control = Framed::new(socket, Codec::new(session));
     match control.next().await.ok_or_else(closed)?? {
         Message::Hello(hello) => Ok(Authenticated {
             control,
@@ -213,20 +213,28 @@ pub(crate) enum DataCarrier {
 pub(crate) struct DataConnections {
     /// By rail: the connection over its network, and those in reserve.
     pub(crate) rails: Vec<Vec<TcpStream>>,
-    /// By network: the connection that watches it. None if there is only one network.
+    pub(crate) networks: NetworkConnections,
+}
+
+/// The connections of a stream for its networks. None if there is only one.
+#[derive(Default)]
+pub(crate) struct NetworkConnections {
+    /// By network: the connection that watches it.
     pub(crate) watches: Vec<TcpStream>,
+    /// By network from the second one on: the connection in reserve for the control connection.
+    pub(crate) reserve: Vec<TcpStream>,
 }
 
 impl DataConnections {
     /// Sorts the data connections, which are in the order of their numbers, by rail.
-    fn new(data: Vec<TcpStream>, rails: usize, watches: Vec<TcpStream>) -> Self {
+    fn new(data: Vec<TcpStream>, rails: usize, networks: NetworkConnections) -> Self {
         let mut sorted: Vec<Vec<_>> = (0..rails).map(|_| Vec::new()).collect();
         for (number, socket) in data.into_iter().enumerate() {
             sorted[number % rails].push(socket);
         }
         Self {
             rails: sorted,
-            watches,
+            networks,
         }
     }
 }
@@ -388,34 +396,38 @@ impl Networks {
         }
     }
 
-    /// Opens the connections that watch the networks, and leaves out those over which the acceptor does not answer.
-    /// Returns the numbers of the others, and the connections; none of both if only the first network is left.
-    async fn watch<F>(
+    /// Opens the connections for the networks, and leaves out those over which the acceptor does not answer. Returns the
+    /// numbers of the others, and the connections; none of both if only the first network is left.
+    async fn open_all<F>(
         &mut self,
         open: &impl Fn() -> F,
         token: &Token,
         limit: Duration,
-    ) -> io::Result<(Vec<u8>, Vec<TcpStream>)>
+    ) -> io::Result<(Vec<u8>, NetworkConnections)>
     where
         F: Future<Output = io::Result<TcpStream>>,
     {
         let opening = self.beside.iter().zip(1..).map(async |(network, number)| {
-            let socket = self.open(*network, &token.of_network(number)).await?;
-            Some((*network, u8::try_from(number).ok()?, socket))
+            let tokens = [token.of_network(number), token.of_reserve(number)];
+            let [watch, reserve] = tokens.each_ref().map(|token| self.open(*network, token));
+            let (watch, reserve) = join(watch, reserve).await;
+            Some((*network, u8::try_from(number).ok()?, watch?, reserve?))
         });
         let opened = join_all(opening).await.into_iter().flatten();
-        let (mut beside, mut numbers, mut watches) = (Vec::new(), Vec::new(), Vec::new());
-        for (network, number, socket) in opened {
+        let (mut beside, mut numbers) = (Vec::new(), Vec::new());
+        let mut connections = NetworkConnections::default();
+        for (network, number, watch, reserve) in opened {
             beside.push(network);
             numbers.push(number);
-            watches.push(socket);
+            connections.watches.push(watch);
+            connections.reserve.push(reserve);
         }
         self.beside = beside;
-        if !watches.is_empty() {
+        if !numbers.is_empty() {
             let first = open_data(open, token.of_network(0), limit).await?;
-            watches.insert(0, first);
+            connections.watches.insert(0, first);
         }
-        Ok((numbers, watches))
+        Ok((numbers, connections))
     }
 }
 
@@ -512,18 +524,18 @@ where
         control: &mut Control,
         named: bool,
     ) -> Result<DataConnections, HandshakeFault> {
-        let mut watches = Vec::new();
+        let mut networks = NetworkConnections::default();
         if named {
-            let watching = self.networks.watch(&self.open, self.token, self.limit);
-            let (numbers, opened) = unless_refused(control, watching).await?;
+            let opening = self.networks.open_all(&self.open, self.token, self.limit);
+            let (numbers, opened) = unless_refused(control, opening).await?;
             control.send(Message::Networks(numbers)).await?;
-            watches = opened;
+            networks = opened;
         }
-        let networks = self.networks.beside.len() + 1;
-        let opening = (0..data_connections(self.rails, networks)).map(|number| self.open(number));
+        let most = data_connections(self.rails, self.networks.beside.len() + 1);
+        let opening = (0..most).map(|number| self.open(number));
         let data = unless_refused(control, try_join_all(opening)).await?;
         await_ready(control, &data[0]).await?;
-        Ok(DataConnections::new(data, self.rails, watches))
+        Ok(DataConnections::new(data, self.rails, networks))
     }
 
     /// Opens a data connection over its network, or over the first one if that fails.
@@ -687,8 +699,11 @@ where
         data: (0..most)
             .map(|number| data_connection(token.of_rail(number)))
             .collect(),
-        watches: (0..addresses.len())
-            .map(|network| data_connection(token.of_network(network)))
+        networks: (0..addresses.len())
+            .map(|network| {
+                let watch = data_connection(token.of_network(network));
+                (watch, data_connection(token.of_reserve(network)))
+            })
             .collect(),
     };
     let answer = Welcome {
@@ -726,8 +741,8 @@ impl<T: Into<HandshakeFault>> From<T> for AcceptError {
 /// The connections that the dialer may open beside that of the messages, by number.
 struct ExpectedConnections<F> {
     data: Vec<F>,
-    /// Those that watch networks; none if no addresses were named.
-    watches: Vec<F>,
+    /// By network: that which watches it, and the reserve of the control connection. None if no addresses were named.
+    networks: Vec<(F, F)>,
 }
 
 impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
@@ -737,15 +752,15 @@ impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
         control: &mut Control,
         rails: usize,
     ) -> Result<DataConnections, AcceptError> {
-        let Self { data, watches } = self;
+        let Self { data, networks } = self;
         let mut used = Vec::new();
-        if !watches.is_empty() {
+        if !networks.is_empty() {
             used = match control.next().await.ok_or_else(closed)?? {
                 Message::Networks(numbers) => numbers,
                 Message::Abort { reason, .. } => return Err(AcceptError::PeerAborted(reason)),
                 _ => return Err(HandshakeFault::Protocol("no word on the networks").into()),
             };
-            let is_known = |number: &u8| (1..watches.len()).contains(&usize::from(*number));
+            let is_known = |number: &u8| (1..networks.len()).contains(&usize::from(*number));
             if !used.is_sorted_by(|one, next| one < next) || !used.iter().all(is_known) {
                 return Err(HandshakeFault::Protocol("networks that were not named").into());
             }
@@ -753,16 +768,17 @@ impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
                 used.insert(0, 0);
             }
         }
-        let is_used = |number: usize| used.iter().any(|used| usize::from(*used) == number);
-        let watches = (0..).zip(watches).filter(|(number, _)| is_used(*number));
-        let watches = watches.map(|(_, watch)| watch);
-        let data = data.into_iter().take(data_connections(rails, used.len()));
-        let (watches, data) = tokio::select! {
-            (watches, data) = join(join_all(watches), join_all(data)) => {
-                let watches: Option<Vec<_>> = watches.into_iter().collect();
-                let data: Option<Vec<_>> = data.into_iter().collect();
-                watches.zip(data).ok_or_else(closed)?
+        let (mut watches, mut reserve) = (Vec::new(), Vec::new());
+        for (number, (watch, control)) in networks.into_iter().enumerate() {
+            if used.iter().any(|used| usize::from(*used) == number) {
+                watches.push(watch);
+                // The first network has the control connection itself.
+                reserve.extend((number > 0).then_some(control));
             }
+        }
+        let data = data.into_iter().take(data_connections(rails, used.len()));
+        let (data, watches, reserve) = tokio::select! {
+            brought = join3(join_all(data), join_all(watches), join_all(reserve)) => brought,
             message = control.next() => return Err(match message {
                 Some(Ok(Message::Abort { reason, .. })) => AcceptError::PeerAborted(reason),
                 Some(Ok(_)) => HandshakeFault::Protocol("a message before the data connection").into(),
@@ -770,7 +786,17 @@ impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
                 None => closed().into(),
             }),
         };
+        let all = |sockets: Vec<Option<TcpStream>>| -> io::Result<Vec<_>> {
+            sockets
+                .into_iter()
+                .collect::<Option<_>>()
+                .ok_or_else(closed)
+        };
+        let networks = NetworkConnections {
+            watches: all(watches)?,
+            reserve: all(reserve)?,
+        };
         control.send(Message::Ready).await?;
-        Ok(DataConnections::new(data, rails, watches))
+        Ok(DataConnections::new(all(data)?, rails, networks))
     }
 }

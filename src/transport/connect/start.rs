@@ -10,7 +10,7 @@ use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::{codec::Framed, task::TaskTracker};
 use tracing::{Instrument, Span};
 
-use super::handshake::{DataCarrier, DataConnections, Negotiated};
+use super::handshake::{DataCarrier, DataConnections, Negotiated, NetworkConnections};
 use crate::{
     Error, StreamConfig,
     config::LONGEST_LIMIT,
@@ -99,16 +99,22 @@ impl Stream {
             rails,
             smaller_pool_reason: None,
         };
+        let mut reserve = Vec::new();
         let ((send, recv), rails) = match data {
             DataCarrier::Tcp {
-                connections: DataConnections { rails, watches },
+                connections: DataConnections { rails, networks },
                 reason,
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
                 info.describe_networks(&rails);
+                let NetworkConnections {
+                    watches,
+                    reserve: kept,
+                } = networks;
                 let watching = watch_networks(watches, &rails, &state, timeout, &agreement, config);
                 watching.map_err(io_failed)?;
+                reserve = moved_to(&control_runtime, kept).map_err(io_failed)?;
                 let started = start_tcp(rails, &agreement, &state, &seal, config, &span);
                 started.map_err(io_failed)?
             }
@@ -121,7 +127,7 @@ impl Stream {
         span.in_scope(|| trace_opening(&info));
         let timing = Timing::new(timeout, agreement.peer_timeout);
         let stand_in = config.keepalive_runtime.clone();
-        let task = connection::run(state, control, timing, stand_in).instrument(span);
+        let task = connection::run(state, control, reserve, timing, stand_in).instrument(span);
         match live {
             Some(live) => control_runtime.spawn(live.track_future(task)),
             None => control_runtime.spawn(task),
@@ -152,18 +158,20 @@ fn watch_networks(
     // The runtime that is not blocked while a disk is: beats tell that this end and the network live.
     let runtime = config.keepalive_runtime.clone();
     let runtime = runtime.unwrap_or_else(Handle::current);
-    let _context = runtime.enter();
-    let moved = watches
-        .into_iter()
-        .map(|socket| TcpStream::from_std(socket.into_std()?));
+    let watches = moved_to(&runtime, watches)?;
     let silence = timeout.min(agreement.peer_timeout) / 4;
-    let watching = network_watch::run(
-        Arc::clone(state),
-        moved.collect::<io::Result<_>>()?,
-        silence,
-    );
-    runtime.spawn(watching);
+    runtime.spawn(network_watch::run(Arc::clone(state), watches, silence));
     Ok(())
+}
+
+/// Moves connections to another runtime, with keepalives of the kernel.
+fn moved_to(runtime: &Handle, sockets: Vec<TcpStream>) -> io::Result<Vec<TcpStream>> {
+    let _context = runtime.enter();
+    let moved = sockets.into_iter().map(|socket| {
+        keep_alive(&socket)?;
+        TcpStream::from_std(socket.into_std()?)
+    });
+    moved.collect()
 }
 
 /// Makes the halves of a stream over TCP, and the rails beside the first one, each with its thread.
@@ -284,11 +292,7 @@ fn trace_opening(info: &StreamInfo) {
 
 /// Moves the data connections of a rail to this runtime.
 fn data_connections(sockets: Vec<TcpStream>, state: &RailState) -> io::Result<Arc<TcpConnections>> {
-    let moved = sockets.into_iter().map(|socket| {
-        keep_alive(&socket)?;
-        TcpStream::from_std(socket.into_std()?)
-    });
-    let moved = moved.collect::<io::Result<_>>()?;
+    let moved = moved_to(&Handle::current(), sockets)?;
     Ok(Arc::new(TcpConnections::new(moved, state.clone())))
 }
 

@@ -7,6 +7,7 @@
 //! keepalives ([`keep_alive`]).
 
 use std::{
+    collections::VecDeque,
     future::poll_fn,
     io,
     pin::pin,
@@ -30,6 +31,7 @@ use super::{
     data_watch::DataWatch,
     message::Message,
     noise::{Session, TAG_BYTES, Unopened},
+    reserve::Reserve,
     state::{State, StreamFault},
 };
 use crate::Fault;
@@ -92,19 +94,13 @@ impl ControlConnection {
             (state.is_busy, state.sent) = (true, now);
         }
         let mut messages = messages.into_iter();
-        let mut next = messages.next();
         poll_fn(|cx| {
             let mut state = self.lock();
             let Some(control) = &mut state.control else {
                 return Poll::Ready(Ok(()));
             };
-            while next.is_some() {
-                ready!(control.poll_ready_unpin(cx))?;
-                if let Some(message) = next.take() {
-                    control.start_send_unpin(message)?;
-                }
-                next = messages.next();
-            }
+            // All are sealed at once: a connection in reserve sends those again that are lost with this one.
+            messages.try_for_each(|message| control.start_send_unpin(message))?;
             ready!(control.poll_flush_unpin(cx))?;
             state.is_busy = false;
             Poll::Ready(Ok(()))
@@ -129,6 +125,47 @@ impl ControlConnection {
                 let _ = control.poll_flush_unpin(&mut cx);
             }
         }
+    }
+
+    /// Keeps the messages that the peer has not confirmed from now on.
+    pub(super) fn keep_messages(&self) {
+        if let Some(control) = &mut self.lock().control {
+            control.codec_mut().kept = Some(VecDeque::new());
+        }
+    }
+
+    /// Returns the number of messages that have been received.
+    pub(super) fn received(&self) -> u64 {
+        let state = self.lock();
+        let control = state.control.as_ref();
+        control.map_or(0, |control| control.codec().received)
+    }
+
+    /// Returns true if the peer keeps so many messages that it should learn that they have arrived.
+    fn owes_word(&self) -> bool {
+        let state = self.lock();
+        let codec = state.control.as_ref().map(Framed::codec);
+        codec.is_some_and(|codec| {
+            codec.kept.is_some() && codec.received >= codec.confirmed + MESSAGES_PER_PING
+        })
+    }
+
+    /// Goes on over another connection, to a peer that has received `received` messages.
+    pub(super) fn go_on_over(&self, socket: TcpStream, received: u64) -> io::Result<()> {
+        let mut state = self.lock();
+        let control = state.control.take();
+        let mut codec = control
+            .ok_or(io::ErrorKind::NotConnected)?
+            .into_parts()
+            .codec;
+        codec.confirm(received)?;
+        let mut parts = Framed::new(socket, codec).into_parts();
+        for sealed in parts.codec.kept.iter().flatten() {
+            put_sealed(sealed, &mut parts.write_buf);
+        }
+        state.control = Some(Framed::from_parts(parts));
+        state.is_busy = false;
+        Ok(())
     }
 
     /// Takes the socket out, to be closed.
@@ -159,7 +196,50 @@ const LENGTH_BYTES: usize = 2;
 pub(crate) type Control = Framed<TcpStream, Codec>;
 
 /// Encrypts and decrypts the control connection.
-pub(crate) struct Codec(pub(crate) Session);
+pub(crate) struct Codec {
+    session: Session,
+    /// The number of messages that have been sent, and received.
+    sent: u64,
+    received: u64,
+    /// The number of received messages that the last ping told.
+    confirmed: u64,
+    /// The last messages that were sent, sealed, which the peer has not confirmed. None if there is no connection in
+    /// reserve.
+    kept: Option<VecDeque<Vec<u8>>>,
+}
+
+/// The number of messages after which a peer that keeps them learns that they have arrived.
+const MESSAGES_PER_PING: u64 = 64;
+
+/// The most messages that an end keeps: many times more than are under way.
+const MOST_KEPT: usize = 4096;
+
+impl Codec {
+    /// The codec of a connection over which nothing has been sent.
+    pub(crate) fn new(session: Session) -> Self {
+        Self {
+            session,
+            sent: 0,
+            received: 0,
+            confirmed: 0,
+            kept: None,
+        }
+    }
+
+    /// Drops the messages that the peer has received, when it has received so many in all.
+    fn confirm(&mut self, received: u64) -> io::Result<()> {
+        let Some(kept) = &mut self.kept else {
+            return Ok(());
+        };
+        let left = self.sent.checked_sub(received);
+        let left = left.and_then(|left| usize::try_from(left).ok());
+        let Some(left) = left.filter(|left| *left <= kept.len()) else {
+            return Err(io::Error::other("the peer has another number of messages"));
+        };
+        kept.drain(..kept.len() - left);
+        Ok(())
+    }
+}
 
 /// The reason why a control connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
@@ -191,10 +271,15 @@ impl Decoder for Codec {
     type Error = ControlError;
 
     fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Message>, ControlError> {
-        match next_sealed(buffer)? {
-            Some(sealed) => Ok(Some(self.0.open(&sealed)?)),
-            None => Ok(None),
+        let Some(sealed) = next_sealed(buffer)? else {
+            return Ok(None);
+        };
+        let message = self.session.open(&sealed)?;
+        self.received += 1;
+        if let Message::Ping { messages, .. } = message {
+            self.confirm(messages)?;
         }
+        Ok(Some(message))
     }
 
     /// Treats a connection that ends inside a message as one that ends: the peer is gone.
@@ -206,8 +291,19 @@ impl Decoder for Codec {
 impl Encoder<Message> for Codec {
     type Error = ControlError;
 
-    fn encode(&mut self, message: Message, buffer: &mut BytesMut) -> Result<(), ControlError> {
-        put_sealed(&self.0.seal(&message), buffer);
+    fn encode(&mut self, mut message: Message, buffer: &mut BytesMut) -> Result<(), ControlError> {
+        if let Message::Ping { messages, .. } = &mut message {
+            (*messages, self.confirmed) = (self.received, self.received);
+        }
+        let sealed = self.session.seal(&message);
+        put_sealed(&sealed, buffer);
+        self.sent += 1;
+        if let Some(kept) = &mut self.kept {
+            if kept.len() == MOST_KEPT {
+                return Err(io::Error::other("the peer confirms no messages").into());
+            }
+            kept.push_back(sealed);
+        }
         Ok(())
     }
 }
@@ -271,13 +367,15 @@ impl Timing {
 pub(crate) fn run(
     state: Arc<State>,
     control: Control,
+    reserve: Vec<TcpStream>,
     timing: Timing,
     stand_in: Option<Handle>,
 ) -> impl Future<Output = ()> + Send {
     let ends = EndOfTask(state);
     async move {
         let ends = ends;
-        serve(&ends.0, control, timing, stand_in).await;
+        let reserve = Reserve::new(reserve);
+        serve(&ends.0, control, reserve, timing, stand_in).await;
     }
 }
 
@@ -290,17 +388,45 @@ impl Drop for EndOfTask {
     }
 }
 
-async fn serve(state: &Arc<State>, control: Control, timing: Timing, stand_in: Option<Handle>) {
+async fn serve(
+    state: &Arc<State>,
+    control: Control,
+    mut reserve: Reserve,
+    timing: Timing,
+    stand_in: Option<Handle>,
+) {
     let connection = Arc::new(ControlConnection::new(control));
+    if !reserve.is_empty() {
+        connection.keep_messages();
+    }
     if let Some(runtime) = stand_in {
         let (connection, state) = (Arc::clone(&connection), Arc::clone(state));
         runtime.spawn(connection::keep_alive(connection, state, timing.ping));
     }
-    let exchanged = exchange_messages(state, &connection, timing).await;
+    let is_whole = loop {
+        let Err(error) = exchange_messages(state, &connection, &reserve, timing).await else {
+            break true;
+        };
+        // Of a failure the peer learns over the reserve too.
+        if state.peer_left() || state.is_peer_silent() || (state.failed() && reserve.is_empty()) {
+            break false;
+        }
+        let died = Fault::PeerDied(Arc::new(error));
+        let replaced = tokio::select! {
+            replaced = reserve.replace(&connection, state) => replaced.map_err(|_| died),
+            // A lost network has been silent for a quarter of the time already.
+            () = sleep(timing.silence / 4 * 3) => Err(Fault::PeerSilent(timing.silence)),
+            () = async { state.interrupted().await; sleep(LINGER).await } => Err(died),
+        };
+        if let Err(fault) = replaced {
+            state.fail(StreamFault::Found(fault));
+            break false;
+        }
+    };
     let Some(socket) = connection.take_socket() else {
         return;
     };
-    if exchanged.is_ok() {
+    if is_whole {
         // A peer that was silent for so long will hardly close now.
         let limit = if state.is_peer_silent() {
             CAUSE_LIMIT
@@ -311,19 +437,35 @@ async fn serve(state: &Arc<State>, control: Control, timing: Timing, stand_in: O
     }
 }
 
-/// Sends and receives messages up to the last one. An error means that the connection is broken.
+/// Sends and receives messages up to the last one. An error means that the connection is broken: a stream that has not
+/// failed may go on over one of the reserve.
 async fn exchange_messages(
     state: &State,
     connection: &ControlConnection,
+    reserve: &Reserve,
     timing: Timing,
 ) -> io::Result<()> {
     let mut last_received = Instant::now();
     let mut next_ping = last_received + timing.ping;
     let mut watch = DataWatch::new(timing.silence);
+    if reserve.network() > 0 {
+        // What the peer has not received.
+        send(
+            state,
+            connection,
+            reserve,
+            Vec::new(),
+            last_received,
+            timing,
+        )
+        .await?;
+    }
     loop {
+        reserve.check(state)?;
         let outgoing = state.outgoing();
         if !outgoing.messages.is_empty() {
-            send(state, connection, outgoing.messages, Instant::now(), timing).await?;
+            let now = Instant::now();
+            send(state, connection, reserve, outgoing.messages, now, timing).await?;
         }
         // A peer that has sent Bye waits for the end of the connection. It does not wait for the user of this end to
         // drop the stream as well.
@@ -338,6 +480,12 @@ async fn exchange_messages(
                 last_received = Instant::now();
                 receive(state, message)?;
                 watch.note(&state.data, last_received);
+                if connection.owes_word() {
+                    next_ping = last_received;
+                }
+            }
+            _ = reserve.called(reserve.network()) => {
+                return Err(io::Error::other("the peer goes on over another network"));
             }
             () = sleep_until(wake) => {
                 if wake.elapsed() > timing.ping {
@@ -351,7 +499,8 @@ async fn exchange_messages(
                 watch.check(state, now);
                 if now >= next_ping {
                     next_ping = now + timing.ping;
-                    send(state, connection, vec![state.data.ping()], now, timing).await?;
+                    let ping = vec![state.data.ping()];
+                    send(state, connection, reserve, ping, now, timing).await?;
                 }
             }
         }
@@ -392,6 +541,7 @@ fn check_time(
 async fn send(
     state: &State,
     connection: &ControlConnection,
+    reserve: &Reserve,
     messages: Vec<Message>,
     now: Instant,
     timing: Timing,
@@ -402,7 +552,10 @@ async fn send(
         Poll::Ready(sent) => Ok(sent),
         // The peer's control task always reads, and the pools bound what can be unread. A send that waits this long
         // means that the peer is gone.
-        Poll::Pending => timeout(timing.silence, sending).await,
+        Poll::Pending => tokio::select! {
+            sent = timeout(timing.silence, sending) => sent,
+            error = reserve.lost(state) => return Err(error),
+        },
     };
     match sent {
         Ok(Ok(())) => Ok(()),
@@ -422,9 +575,7 @@ async fn read_remaining(
 ) -> io::Result<()> {
     while !state.failed() && !state.peer_left() {
         let next = timeout(CAUSE_LIMIT, connection.next()).await;
-        if receive(state, next.unwrap_or(None)).is_err() {
-            break;
-        }
+        receive(state, next.unwrap_or(None))?;
     }
     Err(error.into())
 }
@@ -440,21 +591,12 @@ fn receive(state: &State, message: Option<Result<Message, ControlError>>) -> io:
             state.fail(StreamFault::Found(Fault::Corrupt(unopened.text())));
             Ok(())
         }
-        Some(Err(ControlError::Io(error))) => Err(lost(state, error)),
+        Some(Err(ControlError::Io(error))) => Err(error),
         None => {
             let closed = "its connection closed without a goodbye";
-            Err(lost(
-                state,
-                io::Error::new(io::ErrorKind::UnexpectedEof, closed),
-            ))
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, closed))
         }
     }
-}
-
-fn lost(state: &State, error: io::Error) -> io::Error {
-    let kind = error.kind();
-    state.fail(StreamFault::Found(Fault::PeerDied(Arc::new(error))));
-    kind.into()
 }
 
 /// Closes a connection after its last message has arrived.
@@ -472,6 +614,9 @@ async fn finish(mut socket: TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use socket2::SockRef;
     use tokio::net::TcpListener;
     use tokio_util::codec::Framed;
 
@@ -481,6 +626,7 @@ mod tests {
         Direction, Error, Key,
         transport::control::{
             connection::Codec,
+            data_watch::DataProgress,
             noise::{Initiator, Session, respond},
         },
     };
@@ -504,8 +650,8 @@ mod tests {
         let (dialed, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (accepted, _) = accepted.unwrap();
         (
-            Framed::new(dialed.unwrap(), Codec(ours)),
-            Framed::new(accepted, Codec(theirs)),
+            Framed::new(dialed.unwrap(), Codec::new(ours)),
+            Framed::new(accepted, Codec::new(theirs)),
         )
     }
 
@@ -535,7 +681,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_of_the_control_task_fails_the_stream() {
         let (state, (ours, _theirs)) = (state(), connection().await);
-        let task = tokio::spawn(run(Arc::clone(&state), ours, TIMING, None));
+        let task = tokio::spawn(run(Arc::clone(&state), ours, Vec::new(), TIMING, None));
         // No message is that long.
         let mut slots = vec![u32::MAX; 20_000];
         let granted = RailState::new(&state, 0).grant(&mut slots, usize::MAX);
@@ -547,8 +693,96 @@ mod tests {
     #[tokio::test]
     async fn a_control_task_that_is_never_polled_fails_the_stream() {
         let (state, (ours, _theirs)) = (state(), connection().await);
-        drop(run(Arc::clone(&state), ours, TIMING, None));
+        drop(run(Arc::clone(&state), ours, Vec::new(), TIMING, None));
         assert_both_fail(&state);
+    }
+
+    /// Waits until the peer of a stream has granted so many slots.
+    async fn granted(state: &RailState, slots: usize) {
+        while state.credits_left() < slots {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The messages go on where they were when the control connection is closed, or its network is lost at one end.
+    #[tokio::test]
+    async fn a_lost_control_connection_is_replaced() {
+        for is_closed in [true, false] {
+            let (state, peer) = (self::state(), self::state());
+            let (ours, theirs) = connection().await;
+            let (reserve, their_reserve) = connection().await;
+            let socket = SockRef::from(ours.get_ref()).try_clone().unwrap();
+            let networks = vec![Ipv4Addr::LOCALHOST.into(), Ipv4Addr::BROADCAST.into()];
+            for end in [&state, &peer] {
+                end.set_networks(networks.clone(), 2);
+                RailState::new(end, 0).set_peer_slots(8);
+            }
+            let tasks = [
+                (Arc::clone(&state), ours, reserve),
+                (Arc::clone(&peer), theirs, their_reserve),
+            ]
+            .map(|(state, control, reserve)| {
+                let reserve = vec![reserve.into_inner()];
+                tokio::spawn(run(state, control, reserve, TIMING, None))
+            });
+            let rails = [&state, &peer].map(|state| RailState::new(state, 0));
+            for (from, to) in [(0, 1), (1, 0)] {
+                rails[from].grant(&mut vec![0, 1], 8).unwrap();
+                granted(&rails[to], 2).await;
+            }
+            if is_closed {
+                socket.shutdown(std::net::Shutdown::Both).unwrap();
+            } else {
+                state.lose_network(0).unwrap();
+            }
+            for (from, to) in [(1, 0), (0, 1)] {
+                rails[from].grant(&mut vec![2, 3, 4], 8).unwrap();
+                granted(&rails[to], 5).await;
+            }
+            for end in [&state, &peer] {
+                end.stop(0);
+            }
+            for end in [&state, &peer] {
+                end.interrupted().await;
+                end.release_sender(true);
+                end.release_receiver(0, false);
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            assert!(!state.failed() && !peer.failed());
+        }
+    }
+
+    /// A message is dropped when the peer has confirmed it, and those that are kept are sent again in order.
+    #[test]
+    fn messages_are_kept_until_they_are_confirmed() {
+        let (ours, theirs) = sessions();
+        let (mut ours, mut theirs) = (Codec::new(ours), Codec::new(theirs));
+        ours.kept = Some(VecDeque::new());
+        let mut buffer = BytesMut::new();
+        for offset in 0..5 {
+            let message = Message::Stop { offset };
+            ours.encode(message, &mut buffer).unwrap();
+        }
+        for offset in 0..3 {
+            let message = theirs.decode(&mut buffer).unwrap();
+            assert_eq!(message, Some(Message::Stop { offset }));
+        }
+        // The rest is lost with the connection.
+        ours.confirm(theirs.received).unwrap();
+        let mut buffer = BytesMut::new();
+        let kept = ours.kept.iter().flatten();
+        kept.for_each(|sealed| put_sealed(sealed, &mut buffer));
+        for offset in 3..5 {
+            let message = theirs.decode(&mut buffer).unwrap();
+            assert_eq!(message, Some(Message::Stop { offset }));
+        }
+        assert!(ours.confirm(6).is_err() && ours.confirm(2).is_err());
+        let ping = DataProgress::default().ping();
+        theirs.encode(ping, &mut buffer).unwrap();
+        ours.decode(&mut buffer).unwrap();
+        assert_eq!(ours.kept.map(|kept| kept.len()), Some(0));
     }
 
     #[tokio::test]
@@ -559,7 +793,7 @@ mod tests {
             sent.stop(0);
         }
         let tasks = [(Arc::clone(&state), ours), (Arc::clone(&peer), theirs)]
-            .map(|(state, control)| tokio::spawn(run(state, control, TIMING, None)));
+            .map(|(state, control)| tokio::spawn(run(state, control, Vec::new(), TIMING, None)));
         for end in [&state, &peer] {
             end.interrupted().await;
             end.release_sender(true);

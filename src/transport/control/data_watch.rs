@@ -296,6 +296,7 @@ impl DataProgress {
         Message::Ping {
             sent: self.sent.load(Relaxed),
             received: self.received.load(Relaxed),
+            messages: 0,
         }
     }
 }

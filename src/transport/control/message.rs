@@ -62,6 +62,8 @@ pub(crate) enum Message {
         sent: u64,
         /// The number of bytes that it has received on the data path.
         received: u64,
+        /// The number of messages that it has received, which the codec sets.
+        messages: u64,
     },
     /// This end has finished without failure. No message follows.
     Bye,
@@ -210,6 +212,11 @@ impl Token {
     /// Returns the token for the connection that watches the network with this number.
     pub(crate) fn of_network(&self, network: usize) -> Self {
         self.derived(b"rdpipe data connection: network ", network)
+    }
+
+    /// Returns the token for the connection over this network to which the control connection moves.
+    pub(crate) fn of_reserve(&self, network: usize) -> Self {
+        self.derived(b"rdpipe data connection: control ", network)
     }
 
     fn derived(&self, label: &[u8], number: usize) -> Self {
@@ -406,7 +413,7 @@ mod tests {
                 Message::Credit(slots),
                 Message::Fin { bytes, digest },
                 Message::Stop { offset },
-                Message::Ping { sent: offset, received: bytes },
+                Message::Ping { sent: offset, received: bytes, messages: digest },
                 Message::Abort { offset, reason },
                 Message::Bye,
                 Message::Networks(vec![1, 3]),

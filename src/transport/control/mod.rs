@@ -6,6 +6,7 @@ pub(crate) mod message;
 pub(crate) mod network_watch;
 pub(crate) mod noise;
 mod primitives;
+mod reserve;
 pub(crate) mod seal;
 pub(crate) mod state;
 

@@ -171,7 +171,7 @@ fn codec(key: &Key) -> Codec {
     let (session, _) = noise::respond(key, b"", &first)
         .expect("the same key")
         .reply();
-    Codec(session)
+    Codec::new(session)
 }
 
 /// Reads `data` as a dialer's ports, an acceptor's pairs of ports, a part of a link, or the steps of a renewal: the

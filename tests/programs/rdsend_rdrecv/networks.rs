@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     measuring::checks::{lacks_firewall, lacks_shaping, rule},
-    support::programs::{End, eventually, hosts::Network, key, limit},
+    support::programs::{End, Running, eventually, hosts::Network, key, limit},
 };
 
 /// The length of the input: many chunks for each rail.
@@ -103,6 +103,10 @@ enum Cut {
     Down,
     /// Each packet of the second network is answered with a reset.
     Reset,
+    /// No packet of the stream arrives any more over the first network.
+    FirstSilent,
+    /// Each packet of the stream over the first network is answered with a reset.
+    FirstReset,
     /// No packet of the stream arrives any more, over either network.
     Both,
 }
@@ -121,6 +125,14 @@ impl Cut {
                 let reset = "iifname net1 meta l4proto tcp reject with tcp reset";
                 rule(network, "h1", reset);
             }
+            Self::FirstSilent => {
+                rule(network, "h1", "iifname eth0 tcp dport 5000 drop");
+                rule(network, "h2", "iifname eth0 tcp sport 5000 drop");
+            }
+            Self::FirstReset => {
+                let reset = "iifname eth0 tcp dport 5000 reject with tcp reset";
+                rule(network, "h1", reset);
+            }
             Self::Both => {
                 rule(network, "h1", "tcp dport 5000 drop");
                 rule(network, "h2", "tcp sport 5000 drop");
@@ -137,6 +149,19 @@ fn interrupted(
     options: &str,
     [source, sink]: [&str; 2],
 ) -> Option<([End; 2], Instant, String)> {
+    let network = slow_hosts()?;
+    let [sender, receiver] = start(&network, options, [source, sink]);
+    until_some_has_arrived(&network);
+    cut.apply(&network);
+    let since = Instant::now();
+    let ends = [sender.end(), receiver.end()];
+    let digest = network.on("h2", "sha256sum <sent");
+    Some((ends, since, digest))
+}
+
+/// Two hosts with two networks, over each of which h2 sends 200 Mbit/s, and a file on h2. None if it cannot be tried
+/// here.
+fn slow_hosts() -> Option<Network> {
     let network = hosts()?;
     if lacks_firewall(&network) || lacks_shaping(&network) {
         return None;
@@ -145,37 +170,46 @@ fn interrupted(
         let shape = "root tbf rate 200mbit burst 100kb limit 200kb";
         network.on("h2", &format!("tc qdisc add dev {device} {shape}"));
     }
-    let options = format!(
-        "{} -v --transport tcp --chunk 64K --depth 8 --rails 4 --timeout 4 {options}",
-        key()
-    );
     network.on("h2", &format!("head -c {LONG} /dev/urandom >sent"));
+    Some(network)
+}
+
+/// The options of the streams that lose a network.
+const OPTIONS: &str = "-v --transport tcp --chunk 64K --depth 8 --rails 4 --timeout 4";
+
+/// Starts both ends of a stream from h2 to h1.
+fn start(network: &Network, options: &str, [source, sink]: [&str; 2]) -> [Running; 2] {
+    let options = format!("{} {OPTIONS} {options}", key());
     let receiver = format!("rdrecv 5000 {options} {sink}");
     let receiver = network.ssh("h1", &receiver).start();
     let sender = source.replace("SEND", &format!("rdsend 10.77.0.1 5000 {options}"));
-    let sender = network.ssh("h2", &sender).start();
+    [network.ssh("h2", &sender).start(), receiver]
+}
+
+/// Waits until a part of the bytes has arrived at h1 over the second network.
+#[track_caller]
+fn until_some_has_arrived(network: &Network) {
     eventually("a part of the bytes to arrive over net1", || {
         let count = network.on("h1", "cat /sys/class/net/net1/statistics/rx_bytes");
         let count: u64 = count.trim().parse().expect("a number of bytes");
         (count > LONG / 8).then_some(())
     });
-    cut.apply(&network);
-    let since = Instant::now();
-    let ends = [sender.end(), receiver.end()];
-    let digest = network.on("h2", "sha256sum <sent");
-    Some((ends, since, digest))
 }
 
-/// A stream that loses its second network goes on over the first one, and says so.
+/// A stream that loses one of two networks goes on over the other one, and says so.
 #[track_caller]
 fn goes_on(cut: Cut, options: &str, ends: [&str; 2]) {
     let Some((ends, _, digest)) = interrupted(cut, options, ends) else {
         return;
     };
+    let [lost, left] = match cut {
+        Cut::FirstSilent | Cut::FirstReset => [77, 78],
+        _ => [78, 77],
+    };
     for (end, number) in ends.iter().zip([1, 2]) {
         let said = end.exits(0);
         let expected = format!(
-            "the network of 10.78.0.{number} is lost, and the stream goes on over 10.77.0.{number}: "
+            "the network of 10.{lost}.0.{number} is lost, and the stream goes on over 10.{left}.0.{number}: "
         );
         assert!(said.contains(&expected), "{said}");
     }
@@ -206,6 +240,21 @@ fn a_network_that_resets_connections_is_replaced() {
 }
 
 #[test]
+fn the_network_of_the_control_connection_goes_silent_between_pipes() {
+    goes_on(Cut::FirstSilent, "--encrypt always", PIPES);
+}
+
+#[test]
+fn the_network_of_the_control_connection_goes_silent_between_files() {
+    goes_on(Cut::FirstSilent, "--encrypt never", FILES);
+}
+
+#[test]
+fn the_network_of_the_control_connection_resets_connections() {
+    goes_on(Cut::FirstReset, "--encrypt always", FILES);
+}
+
+#[test]
 fn the_loss_of_all_networks_ends_both_ends_in_time() {
     let Some((ends, since, _)) = interrupted(Cut::Both, "", FILES) else {
         return;
@@ -217,4 +266,41 @@ fn the_loss_of_all_networks_ends_both_ends_in_time() {
         let silent = "received nothing from the other end for 4.0s";
         assert!(end.stderr.contains(silent), "{}", end.stderr);
     }
+}
+
+/// A process that dies is no lost network, and is noticed as fast as over one.
+#[test]
+fn a_peer_that_dies_is_noticed_at_once() {
+    let Some(network) = slow_hosts() else {
+        return;
+    };
+    let [sender, receiver] = start(&network, "", PIPES);
+    until_some_has_arrived(&network);
+    network.process("h1", "rdrecv 5000").kill();
+    let since = Instant::now();
+    let end = sender.end();
+    assert!(since.elapsed() < limit(Duration::from_secs(1)));
+    assert_ne!(end.code(), 0);
+    let said = &end.stderr;
+    assert!(
+        said.contains("the other end died") && !said.contains("is lost"),
+        "{said}"
+    );
+    drop(receiver.end());
+}
+
+#[test]
+fn an_edge_of_a_pipeline_goes_on_over_the_other_network() {
+    let Some(network) = slow_hosts() else {
+        return;
+    };
+    let options = OPTIONS.split(' ');
+    let stages = ["h2:cat sent", "h1:sha256sum"];
+    let pipeline = network.rdpipe(options.chain(stages)).start();
+    until_some_has_arrived(&network);
+    Cut::Silent.apply(&network);
+    let end = pipeline.end();
+    end.exits(0);
+    let digest = network.on("h2", "sha256sum <sent");
+    assert_eq!(String::from_utf8_lossy(&end.stdout), digest);
 }

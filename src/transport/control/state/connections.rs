@@ -143,6 +143,12 @@ impl State {
         };
     }
 
+    /// Returns true if this network is lost.
+    pub(crate) fn is_network_lost(&self, network: usize) -> bool {
+        let inner = self.lock();
+        inner.networks.lost.get(network).is_some_and(|lost| *lost)
+    }
+
     /// Has the rails whose connections use this network go on over others. Returns the addresses of the peer in the lost
     /// network and in those that are left; none if the stream has ended, or has no other network.
     pub(crate) fn lose_network(&self, network: usize) -> Option<(IpAddr, Vec<IpAddr>)> {

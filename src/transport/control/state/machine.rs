@@ -326,7 +326,8 @@ mod tests {
         prop_oneof![
             Just(Message::Ping {
                 sent: 1,
-                received: 2
+                received: 2,
+                messages: 3
             }),
             (0..DEPTH).prop_map(|slot| Message::Credit(vec![slot])),
             Just(Message::Fin {

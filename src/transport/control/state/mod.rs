@@ -231,7 +231,7 @@ impl State {
             Message::Step { rail, .. } => self.steps.get(usize::from(rail)),
             _ => None,
         };
-        if let Message::Ping { sent, received } = message {
+        if let Message::Ping { sent, received, .. } = message {
             self.data.set_peer(sent, received);
         }
         if let Err(broken) = inner.receive(message) {
