@@ -82,8 +82,11 @@ pub(crate) fn worker_main<A: Applications>() -> ExitCode {
 /// Runs the worker, and returns its exit status.
 fn run<A: Applications>() -> u8 {
     work::<A>().unwrap_or_else(|error| {
-        // There is no session to report in. The controller shows the lines of stderr.
-        let _ = writeln!(io::stderr(), "rdpipe: {error}");
+        // There is no session to report in. The controller shows the lines of stderr. One that is gone has refused the
+        // run, and said so, or its death is told where it was started.
+        if !matches!(error, ControllerError::Gone) {
+            let _ = writeln!(io::stderr(), "rdpipe: {error}");
+        }
         1
     })
 }
