@@ -197,6 +197,23 @@ fn an_interface_that_is_out_of_sight_gets_the_mtu_that_always_works() {
 }
 
 #[test]
+fn a_gid_table_is_read_up_to_many_empty_entries() {
+    let tree = FakeSystem::new();
+    tree.hardware("mlx5_0");
+    tree.port("mlx5_0", 1, "Ethernet", EDR);
+    for index in [0, 32, 64, 97] {
+        tree.gid("mlx5_0", 1, index, "::ffff:10.1.0.5", V2, "eth0");
+    }
+    let gids = &tree.inventory().devices[0].ports[0].gids;
+    let read: Vec<_> = gids.iter().map(|entry| entry.index).collect();
+    assert_eq!(
+        read,
+        [0, 32, 64],
+        "32 empty entries come before the last one"
+    );
+}
+
+#[test]
 fn malformed_files_are_missing_files() {
     let tree = dual_port();
     tree.write("sys/class/infiniband/stray_file", "");

@@ -130,8 +130,10 @@ const ETHERNET_MTU: u16 = 1024;
 /// the two, this is the smaller MTU, which always works.
 const ROCE_HEADER_BYTES: u32 = 96;
 
-/// Verbs address a GID by one byte; rxe has a table of 1,024.
-const MAX_GIDS: u16 = 256;
+/// The number of empty entries in a row at which the reading of a GID table ends. The kernel puts an address into the
+/// first empty entry, so an entry behind so many is left from a time when the port had more addresses. In user-mode
+/// Linux 256 entries take 5 ms at each end before a stream can start.
+const MAX_EMPTY_GIDS: u32 = 32;
 
 impl Inventory {
     /// Reads the devices from sysfs. Files that cannot be read count as missing.
@@ -172,10 +174,8 @@ impl Port {
         let path = device.join("ports").join(number.to_string());
         let text = |name| text(&path.join(name)).unwrap_or_default();
         let link_layer = LinkLayer::parse(&text("link_layer"));
-        let gids = (0..MAX_GIDS).filter_map(|index| {
-            let index = u8::try_from(index).ok()?;
-            GidEntry::read(roots, networks, &path, link_layer?, index)
-        });
+        let entry = |(index, gid)| GidEntry::read(roots, networks, &path, link_layer?, index, gid);
+        let gids = used_gids(&path).into_iter().filter_map(entry);
         let lid = read_number(&path.join("lid"));
         Self {
             number,
@@ -203,6 +203,24 @@ impl Port {
     }
 }
 
+/// Returns the addresses in a port's GID table, each with its index.
+fn used_gids(port: &Path) -> Vec<(u8, Gid)> {
+    let (mut used, mut empty) = (Vec::new(), 0);
+    // Verbs address a GID by one byte; rxe has a table of 1,024.
+    for index in 0..=u8::MAX {
+        let text = text(&port.join(format!("gids/{index}")));
+        match text.and_then(|text| Gid::parse(&text)) {
+            Some(gid) if !gid.is_zero() => {
+                used.push((index, gid));
+                empty = 0;
+            }
+            _ if empty + 1 == MAX_EMPTY_GIDS => break,
+            _ => empty += 1,
+        }
+    }
+    used
+}
+
 impl GidEntry {
     fn read(
         roots: &Roots,
@@ -210,11 +228,8 @@ impl GidEntry {
         port: &Path,
         link: LinkLayer,
         index: u8,
+        gid: Gid,
     ) -> Option<Self> {
-        let gid = Gid::parse(&text(&port.join(format!("gids/{index}")))?)?;
-        if gid.is_zero() {
-            return None;
-        }
         let attribute = |name| text(&port.join(format!("gid_attrs/{name}/{index}")));
         let (kind, netdev) = match link {
             // Older kernels have no attributes for InfiniBand, and none of it needs them.
