@@ -178,13 +178,19 @@ impl UnconnectedQueuePair {
     /// Allocates and registers `bytes` of zeroed memory, which is freed after the queue pair was destroyed and the
     /// region dropped.
     /// Fails most often with [`io::ErrorKind::OutOfMemory`]: the memlock limit.
+    #[allow(unsafe_code)]
     pub(crate) fn register(&self, bytes: usize, reach: MemoryAccess) -> io::Result<Region> {
         let layout = Layout::from_size_align(bytes, PAGE_BYTES).map_err(io::Error::other)?;
         let access = match reach {
             MemoryAccess::Local => AccessFlag::LocalWrite.into(),
             MemoryAccess::Remote => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
         };
-        let region = self.pair.rdma.alloc_local_mr_with_access(layout, access)?;
+        let rdma = &self.pair.rdma;
+        // SAFETY: the region is filled below, before anything reads it.
+        let mut region = unsafe { rdma.alloc_local_mr_uninit_with_access(layout, access)? };
+        // Registered before the first byte is written: the kernel makes all pages at once, and not one for each fault.
+        // SAFETY: the region has that many bytes, and nothing else uses them yet.
+        unsafe { region.as_mut_ptr_unchecked().write_bytes(0, bytes) };
         let mut regions = self
             .pair
             .regions

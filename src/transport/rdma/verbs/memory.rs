@@ -1,7 +1,7 @@
 //! A registered memory region, and a region that a peer may write and read.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc},
+    alloc::{Layout, alloc, dealloc},
     io,
     ops::Range,
     sync::{
@@ -59,7 +59,7 @@ impl MemoryRegion {
         let layout = Layout::from_size_align(bytes.max(1), rustix::param::page_size());
         let layout = layout.map_err(io::Error::other)?.pad_to_align();
         // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
+        let start = unsafe { alloc(layout) };
         if start.is_null() {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -71,6 +71,9 @@ impl MemoryRegion {
             // SAFETY: it was allocated with this layout, and no device knows it.
             unsafe { dealloc(start, layout) };
         })?;
+        // Registered before the first byte is written: the kernel makes all pages at once, and not one for each fault.
+        // SAFETY: the memory has that many bytes, and nothing else uses them yet.
+        unsafe { start.write_bytes(0, layout.size()) };
         Ok(Self {
             region,
             start,
