@@ -115,7 +115,7 @@ impl JsonOption {
         self.target.is_some()
     }
 
-    /// Returns the option as rdcp and rdperf take it until 0.2: alone, it means stdout.
+    /// Returns the option as rdcp and rdperf take it until 0.3: alone, it means stdout.
     pub(crate) fn or_stdout(&self) -> Self {
         let target = self.target.clone();
         let target = target.map(|target| match target {
@@ -128,7 +128,7 @@ impl JsonOption {
     /// Prints that the option alone will mean stderr, if it is alone.
     pub(crate) fn note_stdout(&self, console: &Console) {
         if self.target == Some(JsonTarget::Stderr) {
-            console.note("--json alone prints to stdout until rdpipe 0.2, and then to stderr: write --json=-");
+            console.note("--json alone prints to stdout until rdpipe 0.3, and then to stderr: write --json=-");
         }
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn main() -> ExitCode {
     let console = Console::beside_data("rdpipe", &args.messages);
     console.note_encryption(&args.stream);
     if is_old {
-        console.note("write --json=FILE: from rdpipe 0.2 on, a word after --json is a stage");
+        console.note("write --json=FILE: from rdpipe 0.3 on, a word after --json is a stage");
     }
     if args.dry_run {
         let exit = ending::print(&plan, &args, &console);
@@ -135,7 +135,7 @@ pub(crate) struct RdpipeArgs {
     pub(crate) agent: Option<Agent>,
 }
 
-/// Joins `--json` and the file in the next word, a spelling that works until 0.2: no stage is a word without a colon.
+/// Joins `--json` and the file in the next word, a spelling that works until 0.3: no stage is a word without a colon.
 /// Returns true if they were there.
 fn join_json_file(words: &mut Vec<OsString>) -> bool {
     let options = words.iter().take_while(|word| *word != "--");
