@@ -158,7 +158,12 @@ impl ControlConnection {
             .ok_or(io::ErrorKind::NotConnected)?
             .into_parts()
             .codec;
-        codec.confirm(received)?;
+        let left = codec.confirm(received)?;
+        if codec.kept.as_ref().map(|kept| kept.len() as u64) != Some(left) {
+            return Err(io::Error::other(
+                "the peer lacks messages that it has confirmed",
+            ));
+        }
         let mut parts = Framed::new(socket, codec).into_parts();
         for sealed in parts.codec.kept.iter().flatten() {
             put_sealed(sealed, &mut parts.write_buf);
@@ -226,18 +231,17 @@ impl Codec {
         }
     }
 
-    /// Drops the messages that the peer has received, when it has received so many in all.
-    fn confirm(&mut self, received: u64) -> io::Result<()> {
-        let Some(kept) = &mut self.kept else {
-            return Ok(());
-        };
+    /// Drops the messages that the peer has received, when it has received so many in all, and returns the number of
+    /// the others. A ping that is sent again tells less than is known already.
+    fn confirm(&mut self, received: u64) -> io::Result<u64> {
         let left = self.sent.checked_sub(received);
-        let left = left.and_then(|left| usize::try_from(left).ok());
-        let Some(left) = left.filter(|left| *left <= kept.len()) else {
-            return Err(io::Error::other("the peer has another number of messages"));
-        };
-        kept.drain(..kept.len() - left);
-        Ok(())
+        let left =
+            left.ok_or_else(|| io::Error::other("the peer has more messages than were sent"))?;
+        if let Some(kept) = &mut self.kept {
+            let most = usize::try_from(left).unwrap_or(usize::MAX);
+            kept.drain(..kept.len().saturating_sub(most));
+        }
+        Ok(left)
     }
 }
 
@@ -770,7 +774,7 @@ mod tests {
             assert_eq!(message, Some(Message::Stop { offset }));
         }
         // The rest is lost with the connection.
-        ours.confirm(theirs.received).unwrap();
+        assert_eq!(ours.confirm(theirs.received).unwrap(), 2);
         let mut buffer = BytesMut::new();
         let kept = ours.kept.iter().flatten();
         kept.for_each(|sealed| put_sealed(sealed, &mut buffer));
@@ -778,7 +782,10 @@ mod tests {
             let message = theirs.decode(&mut buffer).unwrap();
             assert_eq!(message, Some(Message::Stop { offset }));
         }
-        assert!(ours.confirm(6).is_err() && ours.confirm(2).is_err());
+        assert!(ours.confirm(6).is_err());
+        // A ping that is sent again.
+        assert_eq!(ours.confirm(2).unwrap(), 3);
+        assert_eq!(ours.kept.as_ref().map(VecDeque::len), Some(2));
         let ping = DataProgress::default().ping();
         theirs.encode(ping, &mut buffer).unwrap();
         ours.decode(&mut buffer).unwrap();
