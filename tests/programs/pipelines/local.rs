@@ -221,7 +221,10 @@ fn every_stage_that_fails_is_named() {
             let stages = stages.each_ref().map(String::as_str);
             let end = fed(&stages, b"some bytes\n");
             let name = format!("stage {} (here)", place + 1);
-            says(&end, status, &[&name, words, "waited for input"]);
+            says(&end, status, &[&name, words]);
+            // The table is shown if some bytes were moved.
+            let has_table = end.stderr.contains("waited for input");
+            assert!(has_table || status == 127, "{}", end.stderr);
         }
     }
     let end = run(&[":exit 3", ":cat; exit 4", ":cat"]);

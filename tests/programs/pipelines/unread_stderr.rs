@@ -103,7 +103,10 @@ fn pipeline_ended(running: &Running) {
 fn the_last_messages_arrive_when_stderr_is_read_again() {
     let hosts = Hosts::new("");
     let (unread, stderr) = Unread::full();
-    let command = format!("a:touch up; {}; echo last words >&2; exit 3", noise(LINES));
+    let command = format!(
+        "a:touch up; {}; echo last words >&2; echo; exit 3",
+        noise(LINES)
+    );
     let running = hosts.rdpipe(&[&command]).stderr(stderr).start();
     eventually("the command to start", || {
         hosts.has("a", "up").then_some(())
