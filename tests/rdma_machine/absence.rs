@@ -302,7 +302,11 @@ fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
     Outcome { took, ends }
 }
 
-fn with(mut setup: crate::support::programs::Setup, line: &str) -> crate::support::programs::Setup {
+/// Adds arguments that are separated by spaces.
+pub(crate) fn with(
+    mut setup: crate::support::programs::Setup,
+    line: &str,
+) -> crate::support::programs::Setup {
     for argument in line.split_whitespace() {
         setup = setup.arg(argument);
     }

@@ -3,6 +3,7 @@
 
 mod absence;
 mod link_down;
+mod networks;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -60,7 +60,9 @@ use crate::{
             Rdma, Unavailable,
             express::queue::RingLayout,
             link::Posting,
-            link_setup::{ConnectedLink, LinkOffer, LinkPlan, LiveLink, UnconnectedLink},
+            link_setup::{
+                ConnectedLink, LinkOffer, LinkPlan, LinkPorts, LiveLink, UnconnectedLink,
+            },
             memlock::{Memlock, fit, why_smaller},
             nudge::Nudge,
             ports::{
@@ -126,8 +128,8 @@ struct LinkName {
 impl LinkName {
     fn of(plan: &LinkPlan) -> Self {
         Self {
-            name: plan.name.clone(),
-            remedy: plan.remedy,
+            name: plan.ports().name.clone(),
+            remedy: plan.ports().remedy,
         }
     }
 }
@@ -261,7 +263,7 @@ impl Established {
             send,
             receive,
         } = link.into_live();
-        let mut name = plan.name.clone();
+        let mut name = plan.ports().name.clone();
         if let Some(reason) = first_failure {
             name = format!("{name}; first tried: {reason}");
         }
@@ -535,7 +537,12 @@ impl LocalPorts {
             let plan = |(number, pair)| {
                 let rails = proposed;
                 let rail = PlannedRail { number, rails };
-                self.plan(pair, rail, role, agreement, seal)
+                // Once a way has failed, only the pair that is tried now may work.
+                let pairs = match reasons.is_empty() {
+                    true => proposal.from_pair_on(pair),
+                    false => vec![pair],
+                };
+                self.plan(&pairs, rail, role, agreement, seal)
             };
             let plans = way.into_iter().enumerate().map(plan).collect();
             let attempt = attempt(control, plans, &mut budget);
@@ -553,46 +560,29 @@ impl LocalPorts {
         Ok(Err(no_pair_works(&reasons, proposal.doubt.as_deref())))
     }
 
-    /// Plans the link of a rail over one pair of ports.
+    /// Plans the links of a rail over these pairs of ports: the first link over the first pair.
     pub(in crate::transport::rdma) fn plan(
         &self,
-        pair: &PortPair,
+        pairs: &[&PortPair],
         rail: PlannedRail,
         role: Role,
         agreement: &Agreement,
         seal: &StreamSeal,
     ) -> Result<LinkPlan, String> {
-        let (number, send_psn, receive_psn) = match role {
-            Role::Dialer => (pair.dialer, pair.dialer_psn, pair.acceptor_psn),
-            Role::Acceptor => (pair.acceptor, pair.acceptor_psn, pair.dialer_psn),
-        };
-        let candidate = self.candidates.get(usize::from(number));
-        let candidate = candidate.ok_or("a port that was not offered")?;
+        let first = pairs.first().ok_or("no ports")?;
         let pool = self
             .pools
             .get(rail.rails - 1)
             .ok_or("more rails than there may be")?;
-        let chunk_bytes = (pair.chunk_bytes as usize).min(pool.chunk_bytes);
+        let chunk_bytes = (first.chunk_bytes as usize).min(pool.chunk_bytes);
         if chunk_bytes < MIN_CHUNK_BYTES {
             return Err("a chunk size below the least".to_owned());
         }
         let depth = u32::try_from(pool.depth).map_err(|error| error.to_string())?;
-        let queue_pair = QueuePairConfig {
-            device: candidate.device.clone(),
-            port: candidate.port,
-            gid_index: usize::from(candidate.gid_index),
-            mtu: u32::from(pair.mtu),
-            send_psn: rail.psn(send_psn),
-            receive_psn: rail.psn(receive_psn),
-            depth,
-            traffic_class: self.config.traffic_class,
-            service_level: self.config.service_level,
-            pkey_index: self.config.pkey_index,
-        };
+        let ports = pairs.iter();
+        let ports = ports.map(|pair| self.ports(pair, rail, role, agreement.direction, depth));
         Ok(LinkPlan {
-            remedy: remedy(candidate.offer.kind),
-            name: format!("{candidate}, MTU {}", pair.mtu),
-            queue_pair,
+            ports: ports.collect::<Result<_, _>>()?,
             direction: agreement.direction,
             chunk_bytes,
             depth,
@@ -607,7 +597,41 @@ impl LocalPorts {
             }),
             busy_poll: self.config.busy_poll,
             faults: self.faults,
-            posting: posting(agreement.direction, candidate.offer.software),
+        })
+    }
+
+    /// Plans a link of a rail over one pair of ports.
+    fn ports(
+        &self,
+        pair: &PortPair,
+        rail: PlannedRail,
+        role: Role,
+        direction: Direction,
+        depth: u32,
+    ) -> Result<LinkPorts, String> {
+        let (number, send_psn, receive_psn) = match role {
+            Role::Dialer => (pair.dialer, pair.dialer_psn, pair.acceptor_psn),
+            Role::Acceptor => (pair.acceptor, pair.acceptor_psn, pair.dialer_psn),
+        };
+        let candidate = self.candidates.get(usize::from(number));
+        let candidate = candidate.ok_or("a port that was not offered")?;
+        let queue_pair = QueuePairConfig {
+            device: candidate.device.clone(),
+            port: candidate.port,
+            gid_index: usize::from(candidate.gid_index),
+            mtu: u32::from(pair.mtu),
+            send_psn: rail.psn(send_psn),
+            receive_psn: rail.psn(receive_psn),
+            depth,
+            traffic_class: self.config.traffic_class,
+            service_level: self.config.service_level,
+            pkey_index: self.config.pkey_index,
+        };
+        Ok(LinkPorts {
+            name: format!("{candidate}, MTU {}", pair.mtu),
+            remedy: remedy(candidate.offer.kind),
+            queue_pair,
+            posting: posting(direction, candidate.offer.software),
         })
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn proposal(data: &[u8]) {
     };
     for pair in &proposal.pairs {
         for role in [Role::Dialer, Role::Acceptor] {
-            if let Ok(plan) = ports.plan(pair, ONE_RAIL, role, &agreement, &seal(role)) {
+            if let Ok(plan) = ports.plan(&[pair], ONE_RAIL, role, &agreement, &seal(role)) {
                 assert!((MIN_CHUNK_BYTES..=CHUNK).contains(&plan.chunk_bytes));
                 assert!(plan.depth as usize <= DEPTH);
             }
@@ -107,7 +107,7 @@ pub(crate) fn renewal(shared: &Arc<Shared<Rdma>>, script: &mut FuzzScript<'_>) {
     };
     let plan = ports
         .plan(
-            &pair,
+            &[&pair],
             ONE_RAIL,
             Role::Dialer,
             &agreement,

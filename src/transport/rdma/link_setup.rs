@@ -27,17 +27,14 @@ use crate::{
     },
 };
 
-/// The parameters of every link of a stream: of the first link, and of those that replace it.
+/// The parameters of every link of a rail: of the first link, and of those that replace it.
 pub(crate) struct LinkPlan {
-    pub(super) name: String,
-    /// The advice for the user when no frame crosses the link.
-    pub(super) remedy: &'static str,
-    pub(super) queue_pair: QueuePairConfig,
+    /// The pairs of ports that the rail may use: first the pair of the next link. There is at least one.
+    pub(super) ports: Vec<LinkPorts>,
     pub(super) direction: Direction,
     pub(super) chunk_bytes: usize,
     pub(super) depth: u32,
     pub(super) renew_after: u64,
-    pub(super) posting: Posting,
     /// The memory of the express path; `None` if the stream has no express path.
     pub(super) ring: Option<RingLayout>,
     /// How long a wait for a small frame polls, if the user has chosen.
@@ -49,7 +46,39 @@ pub(crate) struct LinkPlan {
     pub(super) seal: StreamSeal,
 }
 
+/// The parameters of a link over one pair of ports.
+pub(super) struct LinkPorts {
+    pub(super) name: String,
+    /// The advice for the user when no frame crosses the link.
+    pub(super) remedy: &'static str,
+    pub(super) queue_pair: QueuePairConfig,
+    pub(super) posting: Posting,
+}
+
 impl LinkPlan {
+    /// Returns the pair of ports of the next link.
+    pub(super) fn ports(&self) -> &LinkPorts {
+        &self.ports[0]
+    }
+
+    /// Returns true if the rail may use more than one pair of ports.
+    pub(super) fn has_other_ports(&self) -> bool {
+        self.ports.len() > 1
+    }
+
+    /// Plans the next link over the next pair of ports. The peer has the same pairs in the same order.
+    pub(super) fn turn_ports(&mut self) {
+        self.ports.rotate_left(1);
+    }
+
+    /// Reports that the rail has a link over other ports than `before`.
+    pub(super) fn report_move(&self, before: &str) {
+        let now = &self.ports().name;
+        if now != before {
+            tracing::debug!("the link over {before} is lost, and its rail goes on over {now}");
+        }
+    }
+
     /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it
     /// makes the express path as well, if that is possible.
     pub(super) fn open(
@@ -57,14 +86,19 @@ impl LinkPlan {
         generation: u32,
         has_express: bool,
     ) -> Result<UnconnectedLink, String> {
+        let LinkPorts {
+            queue_pair,
+            posting,
+            ..
+        } = self.ports();
         let queue_pair = QueuePairConfig {
-            send_psn: later(self.queue_pair.send_psn, generation),
-            receive_psn: later(self.queue_pair.receive_psn, generation),
-            ..self.queue_pair.clone()
+            send_psn: later(queue_pair.send_psn, generation),
+            receive_psn: later(queue_pair.receive_psn, generation),
+            ..queue_pair.clone()
         };
         let failed =
             |what: &str, error: io::Error| format!("{what} {}: {error}", queue_pair.device);
-        let link = UnconnectedQueuePair::build(&queue_pair, self.posting);
+        let link = UnconnectedQueuePair::build(&queue_pair, *posting);
         let link = link.map_err(|error| failed("cannot open", error))?;
         let pool = |wanted: bool, reach, copies| {
             let depth = if wanted { self.depth } else { 0 };

@@ -24,6 +24,11 @@
 //! link: each slot carries the generation of its pool. The operations of a link wake the task that polled them last,
 //! which may be the user's or the steward's; so each completion also wakes the renewal's own task (`Renewal::notify`).
 //! While no path works, `Open` is repeated until nothing has crossed for the stream's `timeout`.
+//!
+//! A rail may have several pairs of ports, the same ones in the same order at both ends ([`LinkPlan`]). Both ends turn to
+//! the next pair after each attempt to connect that fails. An end whose link was lost makes the first attempt fail: its
+//! first step is the reason in place of `Open`. A connected queue pair shows nothing, so the pair of ports that has just
+//! failed is the least likely to work.
 
 use std::{
     convert::Infallible,
@@ -101,6 +106,16 @@ enum RenewalReason {
     Lost(io::Error),
     /// The counts of the link stand still.
     Silent(SilentLink),
+}
+
+impl RenewalReason {
+    /// Returns the error of a link that failed.
+    fn lost(&self) -> Option<String> {
+        match self {
+            Self::Lost(error) => Some(error.to_string()),
+            Self::Used | Self::Silent(_) => None,
+        }
+    }
 }
 
 impl RenewalShared {
@@ -405,6 +420,7 @@ impl Renewer {
         reason: Option<RenewalReason>,
     ) -> Result<(), Fault> {
         let began = Instant::now();
+        let mut lost = reason.as_ref().and_then(RenewalReason::lost);
         self.note_progress(reason)?;
         self.generation += 1;
         self.stop_posting().await?;
@@ -419,7 +435,10 @@ impl Renewer {
         self.shared.state.pause();
         self.drain_old_link(frames).await?;
         self.take_down(frames);
-        let (live, verified) = self.reconnect().await?;
+        // The old link may have failed since.
+        let later = self.renewal.take_reason();
+        lost = lost.or(later.as_ref().and_then(RenewalReason::lost));
+        let (live, verified) = self.reconnect(lost).await?;
         self.install(live, verified);
         let renewed_in_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(renewed_in_us, "the link is a new one");
@@ -434,15 +453,15 @@ impl Renewer {
             .completions_with_nudges
             .store(0, Ordering::Relaxed);
         let progress = self.renewal.completions.swap(0, Ordering::Relaxed) > 0 || has_moved;
+        if progress {
+            self.stuck_since = None;
+        }
         let error = match reason {
             Some(RenewalReason::Lost(error)) => error,
             Some(RenewalReason::Silent(link)) => link.stall.into(),
             Some(RenewalReason::Used) | None => return Ok(()),
         };
         tracing::debug!(%error, "the link is lost");
-        if progress {
-            self.stuck_since = None;
-        }
         if self.stuck_since.get_or_insert_with(Instant::now).elapsed() > self.patience {
             return Err(Fault::Data(Arc::new(error)));
         }
@@ -584,13 +603,20 @@ impl Renewer {
         }
     }
 
-    /// Makes the new link, and tries again until it is connected or the time limit has passed.
-    async fn reconnect(&mut self) -> Result<(LiveLink, u64), Fault> {
+    /// Makes the new link, and tries again until it is connected or the time limit has passed. `lost` is the reason why
+    /// the old link was lost.
+    async fn reconnect(&mut self, lost: Option<String>) -> Result<(LiveLink, u64), Fault> {
+        let before = self.plan.ports().name.clone();
+        let mut refusal = lost.filter(|_| self.plan.has_other_ports());
         loop {
-            let reason = match self.connect_once().await? {
-                Ok(connected) => return Ok(connected),
+            let reason = match self.connect_once(refusal.take()).await? {
+                Ok(connected) => {
+                    self.plan.report_move(&before);
+                    return Ok(connected);
+                }
                 Err(reason) => reason,
             };
+            self.plan.turn_ports();
             tracing::debug!(%reason, "no new link yet");
             let since = self.stuck_since.get_or_insert_with(Instant::now);
             if since.elapsed() > self.patience {
@@ -613,10 +639,16 @@ impl Renewer {
         sender.is_none_or(|sender| sender.lock().path().trusts_express())
     }
 
-    /// Tries once to make the new link. Both ends know the inner error.
-    async fn connect_once(&self) -> Result<Result<(LiveLink, u64), String>, Fault> {
+    /// Tries once to make the new link, unless `refusal` says why this end does not. Both ends know the inner error.
+    async fn connect_once(
+        &self,
+        refusal: Option<String>,
+    ) -> Result<Result<(LiveLink, u64), String>, Fault> {
         let state = &self.shared.state;
-        let opening = self.plan.open(self.generation, self.trusts_express());
+        let opening = match refusal {
+            Some(reason) => Err(reason),
+            None => self.plan.open(self.generation, self.trusts_express()),
+        };
         let verified = self.verified_here();
         let step = |opening: &UnconnectedLink| {
             let part = opening.part();

@@ -77,7 +77,7 @@ impl Drop for Link {
 pub enum Sight {
     /// All devices, unchanged.
     All,
-    /// Only the device file of `rxe0` or `rxe1`.
+    /// Only the files of these devices, separated by spaces.
     Only(&'static str),
     /// All device files, without the permission to open them.
     Forbidden,

@@ -131,6 +131,18 @@ impl Proposal {
     }
 }
 
+impl Proposal {
+    /// Returns the pairs for the links of a rail that begins with `pair`: `pair`, and then those that are likely to
+    /// work when its network is lost.
+    pub(crate) fn from_pair_on<'a>(&'a self, pair: &'a PortPair) -> Vec<&'a PortPair> {
+        let alike = &self.pairs[..usize::from(self.spread)];
+        match alike.iter().position(|other| other == pair) {
+            Some(place) => alike[place..].iter().chain(&alike[..place]).collect(),
+            None => vec![pair],
+        }
+    }
+}
+
 impl From<Proposal> for WireProposal {
     fn from(proposal: Proposal) -> Self {
         let Proposal {
@@ -505,10 +517,15 @@ mod tests {
         assert_eq!(ways(&ours[..1], &theirs[..1], 2), [[first; 2]]);
         let single = ways(&ours, &theirs, 1);
         assert_eq!(single, [[first], [second], [third]]);
+        let made = proposal(&ours, &theirs).unwrap();
+        assert_eq!(made.rails, 4, "of 6 that are wanted");
+        let after = |place: usize| {
+            let pairs = made.from_pair_on(&made.pairs[place]).into_iter();
+            pairs.map(|pair| pair.acceptor).collect::<Vec<_>>()
+        };
         assert_eq!(
-            proposal(&ours, &theirs).unwrap().rails,
-            4,
-            "of 6 that are wanted"
+            [after(0), after(1), after(2)],
+            [vec![0, 1], vec![1, 0], vec![2]]
         );
     }
 

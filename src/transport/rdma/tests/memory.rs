@@ -25,7 +25,7 @@ use crate::{
         },
         rdma::{
             link::{Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair},
-            link_setup::{LinkOffer, LinkPlan},
+            link_setup::{LinkOffer, LinkPlan, LinkPorts},
             pool,
             receive_path::RdmaReceive,
             renewal::RenewalShared,
@@ -106,14 +106,16 @@ fn frame(pair: &UnconnectedQueuePair, value: u8) -> Region {
 /// Returns a chunk of ones that was verified and lent to the user, after the peer has overwritten its slot with twos.
 async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
     let plan = LinkPlan {
-        name: String::new(),
-        remedy: "",
-        queue_pair: config.clone(),
+        ports: vec![LinkPorts {
+            name: String::new(),
+            remedy: "",
+            queue_pair: config.clone(),
+            posting: Posting::Inline,
+        }],
         direction: Direction::Receive,
         chunk_bytes: CHUNK,
         depth: DEPTH,
         renew_after: u64::MAX,
-        posting: Posting::Inline,
         ring: None,
         busy_poll: None,
         faults: Faults::default(),
