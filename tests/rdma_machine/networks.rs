@@ -45,7 +45,7 @@ impl Networks {
             let peer = if end == "a" { "b" } else { "a" };
             let path = format!("/sys/class/net/{peer}{network}/address");
             let hardware = fs::read_to_string(path).expect("an address");
-            networks.set_neighbour(network, end, hardware.trim());
+            set_neighbour(network, end, hardware.trim());
             let (device, interface) = (format!("rxe{end}{network}"), format!("{end}{network}"));
             let add = ["link", "add", &device, "type", "rxe", "netdev", &interface];
             let status = Command::new("rdma").args(add).status();
@@ -61,63 +61,6 @@ impl Networks {
         }
         networks
     }
-
-    /// Sets the hardware address to which this end of a network sends.
-    fn set_neighbour(&self, network: usize, end: &str, hardware: &str) {
-        let number = if end == "a" { 2 } else { 1 };
-        let address = format!("10.{}.0.{number}", 96 + network);
-        ip(&format!(
-            "neigh replace {address} lladdr {hardware} dev {end}{network}"
-        ));
-    }
-
-    /// Lets no packet arrive any more; the ports stay active.
-    fn cut(&self, network: usize) {
-        for end in ["a", "b"] {
-            self.set_neighbour(network, end, "02:00:00:00:00:01");
-        }
-    }
-
-    /// Returns how many bytes the sender has sent over each network.
-    fn sent(&self) -> [u64; 2] {
-        [0, 1].map(|network| {
-            let path = format!("/sys/class/net/b{network}/statistics/tx_bytes");
-            let text = fs::read_to_string(path).expect("a count");
-            text.trim().parse().expect("a number of bytes")
-        })
-    }
-
-    /// Sends [`BYTES`] from the ends b to the ends a, and calls `midway` when a part has been read. Checks the bytes, and
-    /// returns the ends of the receiver and the sender.
-    fn transfer(&self, options: &str, midway: impl FnOnce()) -> [End; 2] {
-        let place = Place::new();
-        let data = random_bytes(BYTES);
-        let input = place.file("in", &data);
-        let options = format!(
-            "{} -v --transport rdma --chunk 64K --depth 4 {options}",
-            key()
-        );
-        let receiver = Sight::Only("rxea0 rxea1").of(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv");
-        let receiver = with(receiver, &format!("0 {options}"));
-        let mut receiver = receiver.start_raw();
-        let sender = Sight::Only("rxeb0 rxeb1").of(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
-        let line = format!("127.0.0.1 {} {options} -i {input}", receiver.port());
-        let sender = with(sender, &line).start();
-        // The pools and the pipe hold a tenth of what is left, so every rail has more to carry after this.
-        let mut got = vec![0; PART];
-        let mut output = receiver.take_stdout();
-        let result = output.read_exact(&mut got);
-        midway();
-        let result = result.and_then(|()| output.read_to_end(&mut got));
-        let ends = [receiver.end(), sender.end()];
-        println!("{}{}", ends[0].stderr, ends[1].stderr);
-        for end in &ends {
-            end.exits(0);
-        }
-        result.expect("all bytes");
-        assert!(got == data, "other bytes");
-        ends
-    }
 }
 
 impl Drop for Networks {
@@ -128,12 +71,69 @@ impl Drop for Networks {
     }
 }
 
+/// Sets the hardware address to which this end of a network sends.
+fn set_neighbour(network: usize, end: &str, hardware: &str) {
+    let number = if end == "a" { 2 } else { 1 };
+    let address = format!("10.{}.0.{number}", 96 + network);
+    ip(&format!(
+        "neigh replace {address} lladdr {hardware} dev {end}{network}"
+    ));
+}
+
+/// Lets no packet arrive any more; the ports stay active.
+fn cut(network: usize) {
+    for end in ["a", "b"] {
+        set_neighbour(network, end, "02:00:00:00:00:01");
+    }
+}
+
+/// Returns how many bytes the sender has sent over each network.
+fn sent() -> [u64; 2] {
+    [0, 1].map(|network| {
+        let path = format!("/sys/class/net/b{network}/statistics/tx_bytes");
+        let text = fs::read_to_string(path).expect("a count");
+        text.trim().parse().expect("a number of bytes")
+    })
+}
+
+/// Sends [`BYTES`] from the ends b to the ends a, and calls `midway` when a part has been read. Checks the bytes, and
+/// returns the ends of the receiver and the sender.
+fn transfer(options: &str, midway: impl FnOnce()) -> [End; 2] {
+    let place = Place::new();
+    let data = random_bytes(BYTES);
+    let input = place.file("in", &data);
+    let options = format!(
+        "{} -v --transport rdma --chunk 64K --depth 4 {options}",
+        key()
+    );
+    let receiver = Sight::Only("rxea0 rxea1").of(env!("CARGO_BIN_EXE_rdrecv"), "rdrecv");
+    let receiver = with(receiver, &format!("0 {options}"));
+    let mut receiver = receiver.start_raw();
+    let sender = Sight::Only("rxeb0 rxeb1").of(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
+    let line = format!("127.0.0.1 {} {options} -i {input}", receiver.port());
+    let sender = with(sender, &line).start();
+    // The pools and the pipe hold a tenth of what is left, so every rail has more to carry after this.
+    let mut got = vec![0; PART];
+    let mut output = receiver.take_stdout();
+    let result = output.read_exact(&mut got);
+    midway();
+    let result = result.and_then(|()| output.read_to_end(&mut got));
+    let ends = [receiver.end(), sender.end()];
+    println!("{}{}", ends[0].stderr, ends[1].stderr);
+    for end in &ends {
+        end.exits(0);
+    }
+    result.expect("all bytes");
+    assert!(got == data, "other bytes");
+    ends
+}
+
 #[test]
 fn rails_use_the_devices_of_both_networks() {
     let Some(_turn) = turn() else { return };
-    let networks = Networks::new();
-    let before = networks.sent();
-    let ends = networks.transfer("--rails 2", || ());
+    let _networks = Networks::new();
+    let before = sent();
+    let ends = transfer("--rails 2", || ());
     for (end, name) in ends.iter().zip(["a", "b"]) {
         assert!(
             end.stderr.contains(&format!("RDMA (rxe{name}0 port 1")),
@@ -145,7 +145,7 @@ fn rails_use_the_devices_of_both_networks() {
         );
         assert!(end.stderr.contains(", 2 rails,"), "{end:?}");
     }
-    for (before, after) in before.into_iter().zip(networks.sent()) {
+    for (before, after) in before.into_iter().zip(sent()) {
         let sent = after - before;
         assert!(sent > BYTES as u64 / 5, "{sent} of {BYTES}");
     }
@@ -155,15 +155,15 @@ fn rails_use_the_devices_of_both_networks() {
 fn a_stream_goes_on_over_the_other_network_when_one_dies() {
     let Some(_turn) = turn() else { return };
     for (options, lost) in [("--rails 1", 0), ("--rails 2", 0), ("--rails 2", 1)] {
-        let networks = Networks::new();
-        let ends = networks.transfer(options, || networks.cut(lost));
+        let _networks = Networks::new();
+        let ends = transfer(options, || cut(lost));
         let left = 1 - lost;
         for (end, name) in ends.iter().zip(["a", "b"]) {
             let [lost, left] = [lost, left].map(|number| format!("rxe{name}{number} port 1"));
             let text = end.exits(0);
             let (_, after) = text
                 .split_once(&format!("the link over {lost}"))
-                .expect(&text);
+                .expect(text);
             let says = format!("is lost, and its rail goes on over {left}");
             assert!(after.lines().next().unwrap().contains(&says), "{text}");
         }

@@ -538,9 +538,10 @@ impl LocalPorts {
                 let rails = proposed;
                 let rail = PlannedRail { number, rails };
                 // Once a way has failed, only the pair that is tried now may work.
-                let pairs = match reasons.is_empty() {
-                    true => proposal.from_pair_on(pair),
-                    false => vec![pair],
+                let pairs = if reasons.is_empty() {
+                    proposal.pairs_of_rail(pair)
+                } else {
+                    vec![pair]
                 };
                 self.plan(&pairs, rail, role, agreement, seal)
             };

@@ -134,7 +134,7 @@ impl Proposal {
 impl Proposal {
     /// Returns the pairs for the links of a rail that begins with `pair`: `pair`, and then those that are likely to
     /// work when its network is lost.
-    pub(crate) fn from_pair_on<'a>(&'a self, pair: &'a PortPair) -> Vec<&'a PortPair> {
+    pub(crate) fn pairs_of_rail<'a>(&'a self, pair: &'a PortPair) -> Vec<&'a PortPair> {
         let alike = &self.pairs[..usize::from(self.spread)];
         match alike.iter().position(|other| other == pair) {
             Some(place) => alike[place..].iter().chain(&alike[..place]).collect(),
@@ -520,7 +520,7 @@ mod tests {
         let made = proposal(&ours, &theirs).unwrap();
         assert_eq!(made.rails, 4, "of 6 that are wanted");
         let after = |place: usize| {
-            let pairs = made.from_pair_on(&made.pairs[place]).into_iter();
+            let pairs = made.pairs_of_rail(&made.pairs[place]).into_iter();
             pairs.map(|pair| pair.acceptor).collect::<Vec<_>>()
         };
         assert_eq!(
