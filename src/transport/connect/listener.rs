@@ -32,7 +32,7 @@ use super::{
     admission::PUSHED_OUT,
 };
 use crate::{
-    Error, HandshakeFault, Key, StreamConfig,
+    Error, HandshakeFault, Key, StreamConfig, TransportPolicy,
     key::KeyId,
     places::{Place, TurnQueue},
     transport::{rdma, stream::Stream},
@@ -223,6 +223,9 @@ impl Listener {
             live: tokio_util::task::TaskTracker::new(),
             closed: CancellationToken::new(),
         };
+        if config.transport != TransportPolicy::Tcp {
+            runtime.spawn(async { rdma::prepare() });
+        }
         let acceptor = Acceptor::new(keys, config, shared.clone());
         let accepting = runtime.spawn(acceptor.run(Arc::clone(&socket)));
         Ok(Self {

@@ -73,7 +73,21 @@ pub(crate) mod open {
     };
 }
 
+use std::sync::Once;
+
 use super::data::slots::DataPath;
+
+/// Loads what the first queue pair of this process needs, if the host has a device: libibverbs, and with the first list
+/// of devices its drivers. In the fast rig that takes 12 to 30 ms, and the registration of a pool takes 8, so a listener
+/// does it before its first peer connects. Blocks meanwhile.
+pub(crate) fn prepare() {
+    static PREPARED: Once = Once::new();
+    PREPARED.call_once(|| {
+        if ports::device::inventory().ports().next().is_some() {
+            verbs::device::load_drivers();
+        }
+    });
+}
 
 /// The RDMA data path.
 pub(crate) struct Rdma;

@@ -114,6 +114,17 @@ impl Drop for ProtectionDomain {
     }
 }
 
+/// Has libibverbs load the drivers of all devices, which it does for its first list of them.
+#[allow(unsafe_code)]
+pub(in crate::transport::rdma) fn load_drivers() {
+    // SAFETY: the call writes no count to a null pointer.
+    let list = unsafe { ffi::ibv_get_device_list(std::ptr::null_mut()) };
+    if !list.is_null() {
+        // SAFETY: the list came from `ibv_get_device_list`, and no device of it is used.
+        unsafe { ffi::ibv_free_device_list(list) };
+    }
+}
+
 #[allow(unsafe_code)]
 fn open_device(name: &str) -> io::Result<*mut ffi::ibv_context> {
     let mut count = MaybeUninit::zeroed();
