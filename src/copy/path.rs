@@ -233,7 +233,7 @@ impl BaseDirectory {
         match open_confined(&root, b"", flags) {
             Ok(_) => Ok(Self::Root(Arc::new(root))),
             Err(Errno::NOSYS | Errno::PERM) => Err(format!(
-                "{shown}: cannot be served: openat2(2) is missing, which keeps clients inside the directory; it needs Linux 5.6, and a container that allows it"
+                "{shown}: cannot be served: openat2(2) is missing, which keeps clients inside the directory; it needs Linux 5.6, a container that allows it, and a systemd unit without RestrictSUIDSGID="
             )),
             Err(errno) => Err(format!("{shown}: cannot be served: {errno}")),
         }

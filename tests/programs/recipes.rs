@@ -478,7 +478,7 @@ fn the_recipes_of_rdforward_forward() {
     let server = scene.start("store", &format!("exec {serve} --listen-port 0"));
     let here = format!("127.0.0.1:{}", server.port());
     let clients = at(&text, "app1");
-    assert_eq!(clients.len(), 2);
+    assert_eq!(clients.len(), 3);
     for line in clients {
         let line = line.replace("store:10471", &here);
         // The command reaches the server by the name that it was given.

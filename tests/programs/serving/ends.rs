@@ -1,13 +1,13 @@
 //! How both sides end: signals to the server, deaths of clients, of the server, and what is left.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use rustix::process::Signal;
 
 use super::{Served, serve};
 use crate::{
     copies::trees,
-    support::programs::{eventually, hosts::Outcome, is_ignored, program, skip},
+    support::programs::{eventually, hosts::Outcome, is_ignored, skip},
 };
 
 /// The bytes of the header of a map (`src/copy/destination/part_file.rs`).
@@ -259,43 +259,4 @@ fn the_metrics_are_what_the_collector_reads() {
     };
     assert!(value("rdcp_files_written_total") >= 1.0);
     assert!(value("rdcp_received_bytes_total") >= 1000.0);
-}
-
-#[test]
-fn the_units_of_systemd_verify() {
-    verify_unit("rdcp", env!("CARGO_BIN_EXE_rdcp"));
-    verify_unit("rdforward", env!("CARGO_BIN_EXE_rdforward"));
-}
-
-/// Verifies the unit of the program `name`, which is at `own`.
-#[track_caller]
-fn verify_unit(name: &'static str, own: &str) {
-    let text = fs::read_to_string(format!("contrib/{name}.service")).expect("the unit");
-    let command = text
-        .lines()
-        .find_map(|line| line.strip_prefix("ExecStart="));
-    let words: Vec<_> = command.expect("a command").split_whitespace().collect();
-    // `rdforward serve` has a help of its own.
-    let mode = words[1..].iter().take_while(|word| !word.starts_with('-'));
-    let help = program(own, name).args(mode).arg("--help").start().end();
-    let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    for option in words.iter().filter(|word| word.starts_with('-')) {
-        let option = option.split('=').next().unwrap();
-        assert!(help.contains(option), "{option} is no option of {name}");
-    }
-    let place = tempfile::tempdir().unwrap();
-    let copy = place.path().join(format!("{name}.service"));
-    let command = format!("/usr/local/bin/{name}");
-    fs::write(&copy, text.replace(&command, own)).unwrap();
-    match Command::new("systemd-analyze")
-        .arg("verify")
-        .arg(&copy)
-        .output()
-    {
-        Ok(verified) => {
-            let found = String::from_utf8_lossy(&verified.stderr);
-            assert!(verified.status.success(), "{found}");
-        }
-        Err(_) => skip("no systemd-analyze here"),
-    }
 }

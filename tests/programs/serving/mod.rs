@@ -1,5 +1,5 @@
 //! `rdcp --serve`: copies of clients without ssh, who may do what, crowds of clients, what one client may take from the
-//! others, and how both sides end.
+//! others, how both sides end, and the units of systemd.
 
 mod copies;
 mod ends;
@@ -9,6 +9,7 @@ mod rights;
 mod shares;
 mod strangers;
 mod unfinished;
+mod units;
 
 use std::{
     fs::{self, OpenOptions},
