@@ -84,6 +84,28 @@ impl OpenFolder {
     }
 }
 
+/// Why there is no folder, and the local path of the folder that could not be had: that one, or one above.
+#[derive(Debug)]
+pub(super) struct FolderFault {
+    pub(super) local: RelativePath,
+    pub(super) why: String,
+}
+
+impl FolderFault {
+    fn new(local: &RelativePath, why: String) -> Self {
+        Self {
+            local: local.clone(),
+            why,
+        }
+    }
+}
+
+impl From<FolderFault> for String {
+    fn from(fault: FolderFault) -> Self {
+        fault.why
+    }
+}
+
 impl FolderTable {
     /// Opens the folder at a local path, makes what is missing, and keeps the metadata for the end. `above` are the
     /// modes of the folders above that are copied too, the nearest first. With `-a`, a normal user gets the right to
@@ -94,9 +116,10 @@ impl FolderTable {
         local: &RelativePath,
         metadata: Option<Metadata>,
         above: &[u32],
-    ) -> Result<OpenFolder, String> {
+    ) -> Result<OpenFolder, FolderFault> {
+        let fault = |why| FolderFault::new(local, why);
         if local.as_bytes().len() > MAX_PATH_BYTES {
-            return Err(errno_text(Errno::NAMETOOLONG));
+            return Err(fault(errno_text(Errno::NAMETOOLONG)));
         }
         let root = state.placement.root();
         let fd = match open_directory(root, local) {
@@ -106,7 +129,7 @@ impl FolderTable {
                 let modes: Vec<u32> = own.into_iter().chain(above.iter().copied()).collect();
                 self.make(state, local, &modes)?
             }
-            Err(errno) => return Err(cannot_open(errno)),
+            Err(errno) => return Err(fault(cannot_open(errno))),
         };
         let is_copied = metadata.is_some();
         let metadata = metadata.filter(|_| state.keeper.keeps_all());
@@ -122,7 +145,7 @@ impl FolderTable {
         if is_copied || state.placement.target_of(local).is_some() {
             self.unlock(state, local, fd.as_fd());
         }
-        let stat = fstat(&fd).map_err(errno_text)?;
+        let stat = fstat(&fd).map_err(|errno| fault(errno_text(errno)))?;
         Ok(OpenFolder {
             fd,
             id: id_of(&stat),
@@ -260,28 +283,30 @@ impl FolderTable {
         state: &DestinationState,
         local: &RelativePath,
         modes: &[u32],
-    ) -> Result<OwnedFd, String> {
+    ) -> Result<OwnedFd, FolderFault> {
         let root = state.placement.root();
         let mut above = RelativePath::default();
-        let mut directory = open_directory(root, &above).map_err(cannot_open)?;
+        let opened = open_directory(root, &above).map_err(cannot_open);
+        let mut directory = opened.map_err(|why| FolderFault::new(&above, why))?;
         let mut left = local.names().count();
         for name in local.names() {
             if state.placement.target_of(&above).is_some() {
                 self.unlock(state, &above, directory.as_fd());
             }
             let own = name.to_vec().try_into();
-            above = above.join(&own.map_err(|error| format!("{error}"))?);
+            let own = own.map_err(|error| FolderFault::new(&above, format!("{error}")))?;
+            above = above.join(&own);
             left -= 1;
             let make = || self.make_child(state, &directory, name, &above, modes.get(left));
-            directory = match open_child(directory.as_fd(), name) {
-                Ok(fd) => fd,
-                Err(Errno::NOENT) => make()?,
-                Err(Errno::NOTDIR | Errno::LOOP) => {
-                    self.make_room(state, &directory, name, &above)?;
-                    make()?
-                }
-                Err(errno) => return Err(cannot_open(errno)),
+            let child = match open_child(directory.as_fd(), name) {
+                Ok(fd) => Ok(fd),
+                Err(Errno::NOENT) => make(),
+                Err(Errno::NOTDIR | Errno::LOOP) => self
+                    .make_room(state, &directory, name, &above)
+                    .and_then(|()| make()),
+                Err(errno) => Err(cannot_open(errno)),
             };
+            directory = child.map_err(|why| FolderFault::new(&above, why))?;
         }
         Ok(directory)
     }

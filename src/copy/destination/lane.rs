@@ -232,8 +232,8 @@ impl LaneWriter {
                 fresh: None,
                 naming,
             })),
-            Err(why) => {
-                shared.folders.fail(state, &placed.path, &why);
+            Err(fault) => {
+                shared.folders.fail(state, &fault.local, &fault.why);
                 LaneFolder::Broken(wire)
             }
         }

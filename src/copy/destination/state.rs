@@ -471,7 +471,7 @@ impl DestinationShared {
             let opened = self
                 .folders
                 .open(&self.state, &folder.unwrap_or_default(), None, &[]);
-            opened.map(|folder| folder.fd)
+            opened.map(|folder| folder.fd).map_err(String::from)
         };
         // A claim has the path three times.
         let bytes = 3 * (target.as_bytes().len() + PATH_ENTRY_BYTES);

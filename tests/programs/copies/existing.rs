@@ -109,6 +109,20 @@ fn a_kept_file_is_not_replaced_by_a_directory_and_the_directory_is_named() {
 }
 
 #[test]
+fn a_file_in_the_way_of_a_tree_is_named_once() {
+    let hosts = Hosts::new("");
+    hosts.file("h1", "tree/a/b/inside", b"source");
+    hosts.file("h1", "tree/c/inside", b"source");
+    hosts.file("h2", "file", b"kept");
+    let end = hosts.rdcp(&["-r", "h1:tree", "h2:file"]).start().end();
+    let said = end.exits(1);
+    assert_eq!(said.matches("does not replace").count(), 1, "{said}");
+    assert!(said.contains("h2: file: the destination"), "{said}");
+    assert!(said.contains("1 failed"), "{said}");
+    assert_eq!(hosts.read("h2", "file"), b"kept");
+}
+
+#[test]
 fn nothing_is_overwritten_where_a_normal_user_cannot_look() {
     let Some(network) = with_guests(2) else {
         return;
