@@ -36,12 +36,11 @@ pub(crate) async fn send<T>(
 where
     T: FillSlots + Watched,
 {
-    let unstarted = |source| CarryError::Source { offset: 0, source };
     match (flow.buffer, flow.bwlimit) {
         (None, None) => send_all(source, stream).await,
         (None, Some(rate)) => send_all(&mut Paced::new(source, rate), stream).await,
         (Some(most), rate) => {
-            let mut source = BufferedSource::start(source, most).map_err(unstarted)?;
+            let mut source = BufferedSource::start(source, most).map_err(CarryError::Buffer)?;
             match rate {
                 None => send_all(&mut source, stream).await,
                 Some(rate) => send_all(&mut Paced::new(&mut source, rate), stream).await,
@@ -95,8 +94,7 @@ where
         (None, Some(rate)) => return receive_all(stream, &mut Paced::new(sink, rate)).await,
         (Some(most), _) => most,
     };
-    let unstarted = |source| CarryError::Sink { offset: 0, source };
-    let mut buffered = BufferedSink::start(sink, most).map_err(unstarted)?;
+    let mut buffered = BufferedSink::start(sink, most).map_err(CarryError::Buffer)?;
     let received = match flow.bwlimit {
         None => receive_all(stream, &mut buffered).await,
         Some(rate) => receive_all(stream, &mut Paced::new(&mut buffered, rate)).await,

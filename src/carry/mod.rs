@@ -44,6 +44,9 @@ pub(crate) enum CarryError {
         /// The error of the write; `BrokenPipe` if the reader of the sink has left.
         source: io::Error,
     },
+    /// There is no buffer of `--buffer`. The error is a whole sentence; no byte was moved.
+    #[error("{0}")]
+    Buffer(io::Error),
     /// The stream failed, or its peer stopped reading ([`Error::Stopped`]).
     #[error(transparent)]
     Stream(#[from] Error),

@@ -265,6 +265,7 @@ impl EdgeError {
     fn from_carry(error: CarryError, name: &str) -> Self {
         match error {
             CarryError::Stream(error) => Self::Stream(error),
+            CarryError::Buffer(error) => Self::Local(error.to_string()),
             CarryError::Source { offset, source } => {
                 Self::Local(format!("cannot read {name} at byte {offset}: {source}"))
             }
@@ -341,7 +342,7 @@ async fn receive_nothing(stream: &mut Stream, error: &io::Error) -> Result<(), E
     let received = carry::receive_all(stream, &mut Refusing).await;
     received.map_err(|failed| match failed {
         CarryError::Stream(error) => EdgeError::Stream(error),
-        CarryError::Sink { .. } | CarryError::Source { .. } => cannot(),
+        CarryError::Sink { .. } | CarryError::Source { .. } | CarryError::Buffer(_) => cannot(),
     })?;
     let _ = stream.confirm();
     Ok(())

@@ -229,6 +229,7 @@ fn tell_peer(stream: &mut Stream, error: &anyhow::Error) {
 pub(crate) fn explained(error: CarryError, name: &str) -> anyhow::Error {
     match error {
         CarryError::Stream(error) => error.into(),
+        CarryError::Buffer(error) => error.into(),
         CarryError::Source { offset, source } => {
             anyhow::Error::from(source).context(format!("cannot read {name} at byte {offset}"))
         }

@@ -450,6 +450,8 @@ pub(super) enum EarlyEnd {
     Stream(Error),
     /// The local source or sink failed after this many bytes.
     Local(io::Error, u64),
+    /// There is no buffer of `--buffer`, as a whole sentence says.
+    Buffer(io::Error),
     /// Another part of the order failed. The failure is in the [`FirstFault`] already.
     Elsewhere,
 }
@@ -469,6 +471,7 @@ impl From<CarryError> for EarlyEnd {
             CarryError::Source { offset, source } | CarryError::Sink { offset, source } => {
                 Self::Local(source, offset)
             }
+            CarryError::Buffer(error) => Self::Buffer(error),
             CarryError::Stream(error) => error.into(),
         }
     }

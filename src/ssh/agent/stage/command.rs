@@ -284,6 +284,7 @@ async fn write_input(
     match drained {
         Some(Ok(()) | Err(EarlyEnd::Elsewhere | EarlyEnd::Stopped)) => {}
         Some(Err(EarlyEnd::Stream(error))) => edge.broken(error),
+        Some(Err(EarlyEnd::Buffer(error))) => edge.fail_local(error.to_string()),
         Some(Err(EarlyEnd::Local(error, offset))) if error.kind() != io::ErrorKind::BrokenPipe => {
             edge.fail_local(format!(
                 "cannot write to the command at byte {offset}: {error}"
@@ -311,6 +312,7 @@ async fn send_stdout(
         Ok(()) | Err(EarlyEnd::Elsewhere) => {}
         Err(EarlyEnd::Stopped) => edge.first_fault.output_stopped.set(),
         Err(EarlyEnd::Stream(error)) => edge.broken(error),
+        Err(EarlyEnd::Buffer(error)) => edge.fail_local(error.to_string()),
         Err(EarlyEnd::Local(error, offset)) => {
             edge.fail_local(format!(
                 "cannot read from the command at byte {offset}: {error}"

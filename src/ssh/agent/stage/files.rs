@@ -75,7 +75,9 @@ async fn discard(mut edge: ConnectedEdge) {
             let _ = edge.stream.confirm();
         }
         Err(EarlyEnd::Stream(error)) => edge.broken(error),
-        Err(EarlyEnd::Local(error, _)) => edge.fail_local(error.to_string()),
+        Err(EarlyEnd::Local(error, _) | EarlyEnd::Buffer(error)) => {
+            edge.fail_local(error.to_string());
+        }
         Err(EarlyEnd::Stopped | EarlyEnd::Elsewhere) => {}
     }
     edge.close().await;
@@ -155,6 +157,7 @@ fn report_unread(edge: &ConnectedEdge, path: &Path, end: EarlyEnd) {
     let path = path.display();
     match end {
         EarlyEnd::Stream(error) => edge.broken(error),
+        EarlyEnd::Buffer(error) => edge.fail_local(error.to_string()),
         EarlyEnd::Local(error, 0) => {
             let advice = if is_pattern(&error, &path.to_string()) {
                 "; no shell expands a path: give a command, as in HOST:'cat *.log'"
@@ -356,6 +359,7 @@ fn report_unwritten(
 ) {
     let path = path.display();
     match end {
+        EarlyEnd::Buffer(error) => return edge.fail_local(format!("{error}{before}")),
         EarlyEnd::Local(error, 0) => {
             return edge.fail_local(format!("{what} {path}: {error}{before}"));
         }
@@ -382,7 +386,7 @@ async fn send_nothing(mut edge: ConnectedEdge, committed: CancellationToken) {
     match sent {
         Err(EarlyEnd::Stopped) => edge.first_fault.output_stopped.set(),
         Err(EarlyEnd::Stream(error)) => edge.broken(error),
-        Ok(()) | Err(EarlyEnd::Local(..) | EarlyEnd::Elsewhere) => {}
+        Ok(()) | Err(EarlyEnd::Local(..) | EarlyEnd::Buffer(_) | EarlyEnd::Elsewhere) => {}
     }
     edge.close().await;
 }
