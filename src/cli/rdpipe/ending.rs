@@ -325,7 +325,7 @@ impl Table {
     }
 
     /// Returns the report as lines of a table. Where they do not fit into so many columns, the table has fewer ones of
-    /// its own, and shorter commands.
+    /// its own, and shorter commands. The columns that say where and how a stage ended are always there.
     pub(crate) fn lines(&self, columns: Option<usize>) -> Vec<String> {
         let whole = self.whole(COMMAND_CHARS);
         let room = columns.unwrap_or(usize::MAX);
@@ -336,7 +336,16 @@ impl Table {
         let commands = self.stages.iter().map(|row| row.command(COMMAND_CHARS));
         let longest = commands.map(|command| width(&command)).max().unwrap_or(0);
         let rest = longest.saturating_sub(excess(&narrow, room));
-        self.narrow(rest.max(LEAST_COMMAND_CHARS))
+        if rest >= LEAST_COMMAND_CHARS {
+            return self.narrow(rest);
+        }
+        let mut short = self.narrow_table(LEAST_COMMAND_CHARS);
+        for column in LEAST_NEEDED {
+            if excess(&short.lines(), room) > 0 {
+                short.remove(column);
+            }
+        }
+        short.lines()
     }
 
     fn whole(&self, command_chars: usize) -> Vec<String> {
@@ -347,13 +356,17 @@ impl Table {
     }
 
     fn narrow(&self, command_chars: usize) -> Vec<String> {
+        self.narrow_table(command_chars).lines()
+    }
+
+    fn narrow_table(&self, command_chars: usize) -> TextTable {
         let mut table = TextTable::new(&[1, 2, 3, 6], NARROW_HEADER);
         let rows = self
             .stages
             .iter()
             .map(|row| row.narrow_cells(command_chars));
         table.rows.extend(rows);
-        table.lines()
+        table
     }
 }
 
@@ -385,6 +398,10 @@ const NARROW_HEADER: [&str; 7] = [
     "out",
     "waited for",
 ];
+
+/// The columns that an even narrower terminal goes without, the first one first: what a stage waited for, its command, and the
+/// bytes that it received.
+const LEAST_NEEDED: [&str; 3] = ["waited for", "command", "in"];
 
 /// The number of characters to which a long command is shortened.
 const COMMAND_CHARS: usize = 32;
@@ -598,7 +615,7 @@ mod tests {
         let whole = table.lines(None);
         let longest = whole[0].len();
         assert_eq!(table.lines(Some(longest)), whole);
-        for columns in 60..longest {
+        for columns in 40..longest {
             let lines = table.lines(Some(columns));
             assert!(lines.iter().all(|line| width(line) <= columns), "{lines:?}");
         }
@@ -608,6 +625,22 @@ mod tests {
                 "stage  host  command              status        in     out  waited for",
                 "    1  fs1   < big                0            0 B  3.0 GB  output 75%",
                 "    2  here  tr a-z A-Z | a v...  signal 9  3.0 GB    17 B  output 75%",
+            ]
+        );
+        assert_eq!(
+            table.lines(Some(55)),
+            [
+                "stage  host  command   status        in     out",
+                "    1  fs1   < big     0            0 B  3.0 GB",
+                "    2  here  tr a-...  signal 9  3.0 GB    17 B",
+            ]
+        );
+        assert_eq!(
+            table.lines(Some(40)),
+            [
+                "stage  host  status        in     out",
+                "    1  fs1   0            0 B  3.0 GB",
+                "    2  here  signal 9  3.0 GB    17 B",
             ]
         );
     }

@@ -13,20 +13,36 @@ pub(in crate::cli) struct TextTable {
     /// The rows, the first of which is the heading.
     pub(in crate::cli) rows: Vec<Vec<String>>,
     /// The columns of words. All others have numbers.
-    words: &'static [usize],
+    words: Vec<usize>,
 }
 
 impl TextTable {
     /// Returns a table without rows. The columns with the indexes `words` have words, all others numbers.
     pub(in crate::cli) fn new(
-        words: &'static [usize],
+        words: &[usize],
         heading: impl IntoIterator<Item: Into<String>>,
     ) -> Self {
         Self {
             rows: vec![heading.into_iter().map(Into::into).collect()],
-            words,
+            words: words.to_vec(),
             ..Self::default()
         }
+    }
+
+    /// Removes the column with this heading; does nothing if there is none. The table has no groups.
+    pub(in crate::cli) fn remove(&mut self, heading: &str) {
+        let Some(removed) = self.rows[0].iter().position(|name| name == heading) else {
+            return;
+        };
+        for row in &mut self.rows {
+            if removed < row.len() {
+                row.remove(removed);
+            }
+        }
+        let left = self.words.iter().filter(|&&column| column != removed);
+        self.words = left
+            .map(|&column| column - usize::from(column > removed))
+            .collect();
     }
 
     pub(in crate::cli) fn lines(&self) -> Vec<String> {
