@@ -173,7 +173,8 @@ impl CommandRun {
         if !self.was_used.load(Ordering::Relaxed) {
             self.console.note(
                 "no connection of the command went through the tunnel, because it made none to an address of the other \
-                 host; --addr HOST=ADDRESS names one more",
+                 host; give the command an address, not a name that only the configuration of ssh has, or name one more \
+                 with --addr HOST=ADDRESS",
             );
         }
         if !was_broken {
