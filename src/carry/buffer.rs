@@ -21,6 +21,7 @@ use super::{CarryThread, StreamSink, StreamSource};
 use crate::{
     fd::{Sink, Source},
     printable::size,
+    threads,
 };
 
 /// The bytes of a piece of the memory: those of a chunk over TCP, so that a piece is moved while it is in the
@@ -48,7 +49,7 @@ impl BufferedSource {
         let queue = Arc::new(ByteQueue::new(most)?);
         let (reader, stopped) = (Arc::clone(&queue), CancellationToken::new());
         let guard = stopped.clone().drop_guard();
-        tokio::spawn(async move {
+        threads::spawn(async move {
             let reading = async move {
                 let end = EndGuard(Arc::clone(&reader));
                 let read = stopped.run_until_cancelled(read_ahead(own, &reader)).await;
@@ -131,7 +132,7 @@ impl BufferedSink {
         let queue = Arc::new(ByteQueue::new(most)?);
         let (writer, stopped) = (Arc::clone(&queue), CancellationToken::new());
         let guard = stopped.clone().drop_guard();
-        let writing = tokio::spawn(async move {
+        let writing = threads::spawn(async move {
             let writing = async move {
                 let end = EndGuard(Arc::clone(&writer));
                 let write = write_later(own, &writer, &stopped);

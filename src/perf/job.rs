@@ -122,7 +122,7 @@ impl PerfJob {
             ports: self.order.ports,
             control_runtime: Handle::current(),
         };
-        tokio::spawn(async move {
+        threads::spawn(async move {
             let reporting = context.clone();
             let working = async {
                 let task = OpenTask::open(order, &settings, cancelled.clone()).await?;
@@ -146,7 +146,7 @@ impl PerfJob {
         let cancelled = CancellationToken::new();
         *running = Some((id, cancelled.clone().drop_guard()));
         let context = self.context.clone();
-        tokio::spawn(async move {
+        threads::spawn(async move {
             let stop = Arc::new(AtomicBool::new(false));
             let stopping = Arc::clone(&stop);
             let measuring = threads::blocking(move || storage::measure_storage(&task, &stopping));

@@ -22,7 +22,7 @@ use futures::FutureExt;
 use twox_hash::XxHash3_64;
 use zeroize::Zeroizing;
 
-use crate::{Error, Key, Listener, Stream, StreamConfig};
+use crate::{Error, Key, Listener, Stream, StreamConfig, threads};
 
 /// A listener for the one peer that has its ticket.
 pub(crate) struct TicketListener {
@@ -69,7 +69,7 @@ impl TicketListener {
             match arrival {
                 Ok(mut other) => {
                     other.abort("the ticket is in use already");
-                    tokio::spawn(other.close());
+                    threads::spawn(other.close());
                 }
                 // The listener's own tasks have ended, so no more peers arrive.
                 Err(Error::Listen { .. }) => break,

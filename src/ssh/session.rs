@@ -221,7 +221,7 @@ impl AgentSession {
         let (mut session, task) = Self::new(route.greeting_limit(silence), silence, room, events);
         let (messages, queue) = unbounded_channel();
         session.messages = messages;
-        tokio::spawn(task.run(route, queue));
+        threads::spawn(task.run(route, queue));
         session
     }
 
@@ -263,7 +263,7 @@ impl AgentSession {
     ) -> Self {
         let limit = launch.greeting_limit(silence);
         let (session, mut task) = Self::new(limit, silence, room, events);
-        tokio::spawn(async move { task.run_launch(&launch, Talk::Relay(ends)).await });
+        threads::spawn(async move { task.run_launch(&launch, Talk::Relay(ends)).await });
         session
     }
 
@@ -402,7 +402,7 @@ impl SessionTask {
             return SessionEnd::because("its pipes are missing".to_owned());
         };
         let read_stderr = |stderr| {
-            tokio::spawn(read_stderr(
+            threads::spawn(read_stderr(
                 stderr,
                 Arc::clone(&self.pace),
                 Arc::clone(&self.stderr_lines),
@@ -461,7 +461,7 @@ impl SessionTask {
         // The other end of a relay ends later than this one, whose end tells the cause.
         if passed.is_some() {
             let cut = self.cut.clone();
-            tokio::spawn(async move {
+            threads::spawn(async move {
                 cut.cancelled().await;
                 drop(passed);
             });
@@ -527,7 +527,7 @@ impl SessionTask {
             }
         }
         // The agent ends when its controller closes the session.
-        let _writer = AbortOnDropHandle::new(tokio::spawn(write_messages(
+        let _writer = AbortOnDropHandle::new(threads::spawn(write_messages(
             output,
             queue,
             self.silence / 4,

@@ -261,8 +261,8 @@ impl<S: Service> Server<S> {
         // A thread of its own, because it reads and writes files.
         let thread = CarryThread::start("periodic").context("cannot start a thread")?;
         let periodic = Arc::clone(&self).run_periodic_work();
-        let periodic = tokio::spawn(async move { thread.run(periodic).await });
-        let accepting = tokio::spawn(Arc::clone(&self).accept_all()).abort_handle();
+        let periodic = threads::spawn(async move { thread.run(periodic).await });
+        let accepting = threads::spawn(Arc::clone(&self).accept_all()).abort_handle();
         let Ok(caught) = signal.await else {
             // No signal can come any more: all of them were ignored at the start.
             return std::future::pending().await;

@@ -53,6 +53,7 @@ use crate::{
             pipeline::{OwnFiles, PipelineOptions, PipelineWork},
         },
     },
+    threads,
 };
 
 /// The options and the runtime for running work on other hosts.
@@ -110,7 +111,7 @@ impl Supervision<'_> {
         let (sender, caught) = oneshot::channel();
         // The supervisor runs on the control runtime, where no read or write of a file blocks it.
         Ok(self.control.spawn(async move {
-            let watching = tokio::spawn(async move {
+            let watching = threads::spawn(async move {
                 if let Some(caught) = signal.await {
                     let _ = sender.send((caught.number, caught.name));
                 }

@@ -396,7 +396,7 @@ impl DestinationControl {
     /// aborted.
     /// Not cancel safe: the work is left as it is.
     async fn run(mut self, lanes: oneshot::Receiver<()>) -> Result<Self, CopyError> {
-        let reporting = tokio::spawn(report_progress(Arc::clone(&self.shared)));
+        let reporting = threads::spawn(report_progress(Arc::clone(&self.shared)));
         let result = self.work(lanes).await;
         reporting.abort();
         self.shared.state.report_digests();

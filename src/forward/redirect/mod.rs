@@ -85,7 +85,7 @@ use self::{
     notification::Notifications,
     supervisor::{Entering, Supervisor},
 };
-use crate::process;
+use crate::{process, threads};
 
 pub(crate) use system::sent_by_terminal;
 
@@ -194,7 +194,7 @@ impl RedirectedCommand {
         let supervisor = Supervisor::new(notifications, destinations, Arc::clone(&entering));
         let over = CancellationToken::new();
         let ended = over.clone();
-        let supervisor = tokio::spawn(async move {
+        let supervisor = threads::spawn(async move {
             Arc::new(supervisor).run().await;
             ended.cancel();
         });

@@ -239,7 +239,7 @@ pub(super) fn start(mut listener: ForwardListener, route: ListenRoute, handle: &
                 Ok((socket, from)) => {
                     let over = handle.end.over.clone();
                     let work = pass(socket, from, route.clone(), handle.clone());
-                    tokio::spawn(over.run_until_cancelled_owned(work));
+                    threads::spawn(over.run_until_cancelled_owned(work));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -248,7 +248,7 @@ pub(super) fn start(mut listener: ForwardListener, route: ListenRoute, handle: &
             }
         }
     };
-    tokio::spawn(over.run_until_cancelled_owned(accepting));
+    threads::spawn(over.run_until_cancelled_owned(accepting));
 }
 
 /// Passes one connection into the tunnel. It is reset if it is refused, or if the tunnel ends before.

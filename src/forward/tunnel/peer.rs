@@ -135,7 +135,7 @@ impl TunnelPeer {
                         Err(text) => shared.tell(&TunnelMessage::CannotListen { id, text }),
                     }
                 };
-                tokio::spawn(over.run_until_cancelled_owned(work));
+                threads::spawn(over.run_until_cancelled_owned(work));
                 Ok(())
             }
             TunnelMessage::Listening { id, port } => {
@@ -193,7 +193,7 @@ impl TunnelPeer {
                 Err(refusal) => shared.refuse(id, label, &refusal),
             }
         };
-        tokio::spawn(over.run_until_cancelled_owned(work));
+        threads::spawn(over.run_until_cancelled_owned(work));
     }
 
     /// Returns what a connection is connected to. Returns only the names of its ends if that is not allowed.

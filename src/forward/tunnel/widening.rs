@@ -23,7 +23,9 @@ use super::{
     messages::TunnelMessage,
     peer::TunnelPeer,
 };
-use crate::{Key, KeyId, Listener, Stream, StreamConfig, carry::CarryThread, connect, key};
+use crate::{
+    Key, KeyId, Listener, Stream, StreamConfig, carry::CarryThread, connect, key, threads,
+};
 
 /// The most streams of a tunnel where the user gives no number: each costs a thread at both ends, and over RDMA up to 16
 /// MiB of pinned memory.
@@ -157,7 +159,7 @@ impl Widener {
             let place = FurtherStream::new(&carrier.end);
             let key = further_key(&further.key, &salt, number);
             let config = further.config.clone();
-            tokio::spawn(async move {
+            threads::spawn(async move {
                 let connecting = async move {
                     let connected = timeout(CONNECT_LIMIT, connect(address, &key, &config)).await;
                     match connected {
@@ -226,7 +228,7 @@ impl Widener {
                 salt,
             });
         };
-        tokio::spawn(over.run_until_cancelled_owned(work));
+        threads::spawn(over.run_until_cancelled_owned(work));
     }
 }
 
@@ -294,7 +296,7 @@ impl Awaiting {
                 };
                 let kind = StreamKind::Further(Some(runtime));
                 let serving = carrier.serve(accepting, kind, place, settled);
-                tokio::spawn(async move { thread.run(serving).await });
+                threads::spawn(async move { thread.run(serving).await });
             }
             Self::Shared(listener, owner, connected) => {
                 let runtime = Handle::current();
@@ -306,7 +308,7 @@ impl Awaiting {
                     Ok(stream)
                 };
                 let kind = StreamKind::Further(None);
-                tokio::spawn(carrier.serve(accepting, kind, place, settled));
+                threads::spawn(carrier.serve(accepting, kind, place, settled));
             }
         }
     }
@@ -328,7 +330,7 @@ impl FurtherCarrier {
         let (settled, results) = unbounded_channel();
         let end = Arc::clone(&self.end);
         let over = end.over.clone();
-        tokio::spawn(over.run_until_cancelled_owned(report(end, results)));
+        threads::spawn(over.run_until_cancelled_owned(report(end, results)));
         settled
     }
 

@@ -32,6 +32,7 @@ use crate::{
         edge::{EdgePlan, about_peer},
         protocol::{AgentReport, EdgeId, FaultKind, Order, Payload, ToAgent, WorkFault},
     },
+    threads,
 };
 
 /// How long work that has failed may take to end. Then the agent reports. The guard of a worker kills the processes
@@ -88,7 +89,7 @@ impl OrderRun {
             application: sender,
         };
         let handling = handle_messages(context.clone(), inbox, routes, Arc::clone(&self.exit));
-        let handling = tokio::spawn(handling);
+        let handling = threads::spawn(handling);
         let working = async {
             let connecting = edges.establish(context);
             let edges = self.within_limit("connect", connecting).await?;

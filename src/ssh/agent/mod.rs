@@ -198,7 +198,7 @@ fn watch(first_fault: &Arc<FirstFault>) -> io::Result<SharedExitCode> {
         }
         let mut signals = signal(SignalKind::from_raw(number.into()))?;
         let (first_fault, exit) = (Arc::clone(first_fault), Arc::clone(&exit));
-        tokio::spawn(async move {
+        threads::spawn(async move {
             if signals.recv().await.is_some() {
                 exit.store(128 + number, Ordering::Relaxed);
                 let text = format!("the agent was ended by {}", explain::signal(number));

@@ -34,6 +34,7 @@ use crate::{
         frames::codec,
         protocol::{FromAgent, Payload, encode},
     },
+    threads,
 };
 
 /// The bytes of queued messages from which producers that can wait do so.
@@ -253,7 +254,7 @@ impl ControlWriter {
             hurried: CancellationToken::new(),
             written: AtomicU64::new(0),
         }));
-        let task = tokio::spawn(write(output, outbox.clone(), limit));
+        let task = threads::spawn(write(output, outbox.clone(), limit));
         let writer = Self {
             task,
             outbox: outbox.clone(),

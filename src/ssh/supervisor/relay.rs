@@ -16,6 +16,7 @@ use crate::{
         protocol::{FromAgent, Order, Payload, PayloadError, RelayOrder, Work},
         session::{AgentSession, RelaySession, SessionEnd, SessionEvent, SessionRoom},
     },
+    threads,
 };
 
 /// The relays of a run that begin at once: so many logins at one host are no attack for any sshd.
@@ -82,7 +83,7 @@ impl Relay {
         terms: RelayTerms,
         events: impl Fn(RelayEvent) + Send + Sync + 'static,
     ) -> Self {
-        let task = tokio::spawn(async move {
+        let task = threads::spawn(async move {
             let Ok(beginning) = Arc::clone(&terms.beginning).acquire_owned().await else {
                 return;
             };

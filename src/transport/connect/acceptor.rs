@@ -31,6 +31,7 @@ use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     key::{KeyId, MAX_STRETCHED_KEYS},
     places::{Share, SharedPlaces},
+    threads,
     transport::{
         connect::{
             admission::{
@@ -173,7 +174,7 @@ impl Acceptor {
                 tracing::debug!(%address, %fault, "a connection that is no stream");
             }
         };
-        tokio::spawn(self.closed.clone().run_until_cancelled_owned(serving));
+        threads::spawn(self.closed.clone().run_until_cancelled_owned(serving));
     }
 
     /// Serves one connection until it is a stream, or the data connection of a stream, or fails.

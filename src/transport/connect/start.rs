@@ -14,7 +14,7 @@ use super::handshake::{DataCarrier, DataConnections, Negotiated, NetworkConnecti
 use crate::{
     Error, StreamConfig,
     config::LONGEST_LIMIT,
-    faults,
+    faults, threads,
     threads::CarryThread,
     transport::{
         control::{
@@ -236,7 +236,7 @@ fn start_rdma(
         let shared = share::<Rdma>(state, paths, parts, depth, &seal, config);
         let patience = config.timeout.min(LONGEST_LIMIT);
         let renewing = link.renew(Arc::clone(&shared), patience);
-        tokio::spawn(renewing.instrument(span.clone()));
+        threads::spawn(renewing.instrument(span.clone()));
         let (send, recv) = halves(shared, span, thread.clone());
         ((Either::Rdma(send), Either::Rdma(recv)), thread)
     };
@@ -395,7 +395,7 @@ fn halves<D: DataPath>(
     thread: Option<CarryThread>,
 ) -> (SendHalf<D>, RecvHalf<D>) {
     let serving = steward::serve(Arc::clone(&shared)).instrument(span.clone());
-    tokio::spawn(async move {
+    threads::spawn(async move {
         serving.await;
         drop(thread);
     });
