@@ -7,7 +7,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use proptest::prelude::*;
@@ -41,6 +41,9 @@ const DEPTH: usize = 3;
 
 /// The number of connections of the rail.
 const CONNECTIONS: usize = 4;
+
+/// Bytes that have not arrived after this time never will.
+const HANG: Duration = Duration::from_secs(20);
 
 /// One connection of the rail, between the ends of it that the sender and the receiver have.
 struct Wire {
@@ -77,6 +80,8 @@ fn pair() -> (TcpStream, TcpStream) {
     let (accepted, _) = listener.accept().unwrap();
     for socket in [&dialed, &accepted] {
         socket.set_nonblocking(true).unwrap();
+        // Otherwise the kernel may hold the last bytes back for 40 ms.
+        socket.set_nodelay(true).unwrap();
         // Closed with a reset, the connection leaves no port in TIME_WAIT.
         let lingers = SockRef::from(socket).set_linger(Some(Duration::ZERO));
         lingers.unwrap();
@@ -280,10 +285,8 @@ impl RailPlay {
     /// Brings everything that was written to the reader.
     async fn finish(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
-        for _ in 0..20 * (self.written.len() / CHUNK + 100) {
-            if self.is_at_end {
-                break;
-            }
+        let began = Instant::now();
+        while !self.is_at_end && began.elapsed() < HANG {
             let _ = self.send.poll_shutdown(&mut cx);
             for act in [2, 4, 6, 3, 8, 9] {
                 self.act(act, 4 * CHUNK);
