@@ -1,6 +1,7 @@
 //! Threads for work that blocks, and runtimes of one thread. Where the system starts no more threads, or opens no more
 //! descriptors, the work fails with an error: tokio's `spawn_blocking`, `lookup_host`, its runtimes of several threads
 //! and the first runtime of a process panic there.
+//! Tasks are spawned by [`spawn`] in place of `tokio::spawn`, which takes a tenth longer to compile.
 
 #[cfg(feature = "cli")]
 use std::any::Any;
@@ -42,8 +43,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Spawns `work` as [`tokio::spawn`] does. As one type, so that tokio's task is compiled once for each type of result, and
-/// not for each kind of work: some 2,700 lines of LLVM each.
+/// Spawns `work` as [`tokio::spawn`] does, in a box: so tokio's task, some 2,700 lines of LLVM, is compiled once for each
+/// type of result, and not for each kind of work.
 pub(crate) fn spawn<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
@@ -195,7 +196,7 @@ impl CarryThread {
         work: impl Future<Output = T> + Send + 'static,
     ) -> T {
         let in_use = Arc::clone(&self.in_use);
-        // As one type, so that tokio's task is compiled once, and not for each kind of work: some 2,700 lines of LLVM each.
+        // Work and result in boxes: so tokio's task, some 2,700 lines of LLVM, is compiled once, and not for each work.
         let working: BoxFuture<'static, Box<dyn Any + Send>> = Box::pin(async move {
             let result = work.await;
             drop(in_use);

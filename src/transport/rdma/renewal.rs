@@ -27,8 +27,8 @@
 //!
 //! A rail may have several pairs of ports, the same ones in the same order at both ends ([`LinkPlan`]). Both ends turn to
 //! the next pair after each attempt to connect that fails. An end whose link was lost makes the first attempt fail: its
-//! first step is the reason in place of `Open`. A connected queue pair shows nothing, so the pair of ports that has just
-//! failed is the least likely to work.
+//! first step is the reason in place of `Open`. Otherwise both ends would try the pair of ports that has just failed, and
+//! a queue pair connects there although no packet passes.
 
 use std::{
     convert::Infallible,

@@ -129,9 +129,7 @@ impl Proposal {
         ways.map(|pairs| pairs.iter().cycle().take(rails).collect())
             .collect()
     }
-}
 
-impl Proposal {
     /// Returns the pairs for the links of a rail that begins with `pair`: `pair`, and then those that are likely to
     /// work when its network is lost.
     pub(crate) fn pairs_of_rail<'a>(&'a self, pair: &'a PortPair) -> Vec<&'a PortPair> {
