@@ -677,7 +677,7 @@ impl LiveStreams {
 impl crate::RdmaStream {
     /// Accepts the next stream of `listener`, if its data goes over RDMA.
     ///
-    /// Bind the listener with [`TransportPolicy::Rdma`](crate::TransportPolicy::Rdma): then a peer without RDMA is
+    /// Bind the listener with [`TransportPolicy::Rdma`]: then a peer without RDMA is
     /// refused in the handshake. With another policy such a peer first gets its stream, and then an abort with the
     /// reason.
     ///
