@@ -15,9 +15,10 @@
 //!                              ◄───────────   Ready, on the first connection
 //! ```
 //!
-//! If Welcome names addresses, the dialer first opens a connection over each network that it shares with them, which
-//! watches the network, and sends the list of those that answered. If there are several, each rail gets connections in
-//! reserve, over other networks than its own.
+//! If Welcome names addresses, the dialer first opens connections over each network that it shares with them: one that
+//! watches the network, and one in reserve for the first connection. It sends the list of the networks that answered. If
+//! there are several, each rail gets connections in reserve, over other networks than its own. Over RDMA these
+//! connections follow the steps, and Ready follows them.
 //!
 //! The policy `auto` takes RDMA when both ends have it *and a message has crossed it*, otherwise TCP. The
 //! policy `rdma` of either end rules out TCP.
@@ -26,7 +27,7 @@ use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::{
     SinkExt, StreamExt,
-    future::{join, join_all, join3, try_join_all},
+    future::{join, join_all, join3, pending, try_join_all},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -184,6 +185,7 @@ pub(super) async fn refuse(mut socket: TcpStream, kind: PreambleKind) {
 pub(crate) struct Negotiated {
     /// The authenticated control connection.
     pub(crate) control: Control,
+    pub(crate) networks: NetworkConnections,
     pub(crate) data: DataCarrier,
     /// What both ends agreed on.
     pub(crate) agreement: Agreement,
@@ -200,20 +202,13 @@ pub(crate) enum DataCarrier {
     Rdma(Vec<rdma::Established>),
     /// TCP connections beside that of the messages.
     Tcp {
-        /// The connections beside that of the messages.
-        connections: DataConnections,
+        /// By rail: the connection over its network, and those in reserve.
+        rails: Vec<Vec<TcpStream>>,
         /// The reason why it is not RDMA.
         reason: String,
         /// True if this host has RDMA hardware, and its policy allows both transports.
         is_fallback: bool,
     },
-}
-
-/// The connections of a stream over TCP beside that of the messages.
-pub(crate) struct DataConnections {
-    /// By rail: the connection over its network, and those in reserve.
-    pub(crate) rails: Vec<Vec<TcpStream>>,
-    pub(crate) networks: NetworkConnections,
 }
 
 /// The connections of a stream for its networks. None if there is only one.
@@ -225,25 +220,23 @@ pub(crate) struct NetworkConnections {
     pub(crate) reserve: Vec<TcpStream>,
 }
 
-impl DataConnections {
-    /// Sorts the data connections, which are in the order of their numbers, by rail.
-    fn new(data: Vec<TcpStream>, rails: usize, networks: NetworkConnections) -> Self {
-        let mut sorted: Vec<Vec<_>> = (0..rails).map(|_| Vec::new()).collect();
-        for (number, socket) in data.into_iter().enumerate() {
-            sorted[number % rails].push(socket);
-        }
-        Self {
-            rails: sorted,
-            networks,
-        }
+/// The connections of a stream beside that of the messages: those of each rail over TCP, and those for the networks.
+type OtherConnections = (Vec<Vec<TcpStream>>, NetworkConnections);
+
+/// Sorts the data connections, which are in the order of their numbers, by rail.
+fn by_rail(data: Vec<TcpStream>, rails: usize) -> Vec<Vec<TcpStream>> {
+    let mut sorted: Vec<Vec<_>> = (0..rails).map(|_| Vec::new()).collect();
+    for (number, socket) in data.into_iter().enumerate() {
+        sorted[number % rails].push(socket);
     }
+    sorted
 }
 
 /// The most connections of one rail: that in use, and those in reserve.
 const MOST_CONNECTIONS: usize = 4;
 
-/// Returns the number of data connections of a stream over so many networks. Connection n belongs to rail n modulo their
-/// number.
+/// Returns the number of data connections of a stream with so many rails over TCP and so many networks. Connection n
+/// belongs to rail n modulo their number.
 fn data_connections(rails: usize, networks: usize) -> usize {
     rails * networks.clamp(1, MOST_CONNECTIONS)
 }
@@ -296,8 +289,9 @@ impl LocalTransports {
             .map_err(reason)
     }
 
-    /// Proposes pairs of ports, as the acceptor. The error says why there are none, and at which host.
-    fn propose(&self, host: &str, theirs: &Hello, rails: usize) -> Result<Vec<u8>, String> {
+    /// Proposes pairs of ports, as the acceptor, and returns whether a stream can go on over another pair when one is
+    /// lost. The error says why there are none, and at which host.
+    fn propose(&self, host: &str, theirs: &Hello, rails: usize) -> Result<(Vec<u8>, bool), String> {
         match (&self.rdma, &theirs.rdma) {
             (Ok(ours), Ok(offer)) => ours
                 .propose(offer, rails)
@@ -328,14 +322,23 @@ impl LocalTransports {
         }
     }
 
-    fn tcp(&self, connections: DataConnections, reason: String) -> DataCarrier {
+    /// Returns what carries the data: these queue pairs, or for this reason the TCP connections of these rails.
+    fn carrier(
+        &self,
+        established: Result<Vec<rdma::Established>, String>,
+        rails: Vec<Vec<TcpStream>>,
+    ) -> DataCarrier {
+        let reason = match established {
+            Ok(links) => return DataCarrier::Rdma(links),
+            Err(reason) => reason,
+        };
         let hardware = match &self.rdma {
             Ok(_) => true,
             Err(none) => none.hardware,
         };
         let is_fallback = hardware && self.policy == TransportPolicy::Auto;
         DataCarrier::Tcp {
-            connections,
+            rails,
             reason,
             is_fallback,
         }
@@ -357,20 +360,19 @@ pub(super) struct Connector<O> {
 }
 
 impl<O> Connector<O> {
-    /// Returns the networks beside that of the control connection, over which the rails are spread.
-    fn networks(&self, control: &Control, agreement: &Agreement, theirs: &[IpAddr]) -> Networks {
+    /// Returns the networks beside that of the control connection.
+    fn networks(&self, control: &Control, theirs: &[IpAddr]) -> Networks {
         let socket = control.get_ref();
         let port = socket.peer_addr().map_or(0, |peer| peer.port());
-        let beside = if self.may_spread && agreement.may_spread {
-            networks::beside(socket, theirs)
-        } else {
-            Vec::new()
-        };
-        Networks { beside, port }
+        let theirs = if self.may_spread { theirs } else { &[] };
+        Networks {
+            beside: networks::beside(socket, theirs),
+            port,
+        }
     }
 }
 
-/// The networks that the rails of a stream use beside that of the control connection.
+/// The networks that a stream uses beside that of the control connection.
 struct Networks {
     beside: Vec<SharedNetwork>,
     port: u16,
@@ -464,36 +466,37 @@ where
     let agreement = message::agree(&ours, &welcome.terms)?;
     let seal = StreamSeal::new(&welcome.token, &random, Role::Dialer, agreement.cipher);
     let proposal = welcome.rdma;
-    let data = match transports
+    let established = transports
         .establish(&mut control, proposal, Role::Dialer, &agreement, &seal)
-        .await?
-    {
-        Ok(established) => DataCarrier::Rdma(established),
-        Err(reason) => {
-            let reason = fall_back(config.transport, welcome.transport, reason)?;
-            let networks = connector.networks(&control, &agreement, &welcome.addresses);
-            let dialing = DataDialing {
-                open: connector.open,
-                networks,
-                token: &welcome.token,
-                rails: agreement.rails,
-                limit: config.retry_for,
-            };
-            match dialing
-                .run(&mut control, !welcome.addresses.is_empty())
-                .await
-            {
-                Ok(connections) => transports.tcp(connections, reason),
-                Err(fault) => {
-                    abort_negotiation(control, &fault).await;
-                    return Err(fault);
-                }
-            }
+        .await?;
+    let established = match established {
+        Ok(links) => Ok(links),
+        Err(reason) => Err(fall_back(config.transport, welcome.transport, reason)?),
+    };
+    let (spreads, rails) = match &established {
+        Ok(_) => (true, 0),
+        Err(_) => (agreement.may_spread, agreement.rails),
+    };
+    let theirs = if spreads { &welcome.addresses[..] } else { &[] };
+    let dialing = DataDialing {
+        networks: connector.networks(&control, theirs),
+        open: connector.open,
+        token: &welcome.token,
+        rails,
+        limit: config.retry_for,
+    };
+    let has_named = !welcome.addresses.is_empty();
+    let (rails, networks) = match dialing.run(&mut control, has_named).await {
+        Ok(connections) => connections,
+        Err(fault) => {
+            abort_negotiation(control, &fault).await;
+            return Err(fault);
         }
     };
     Ok(Negotiated {
         control,
-        data,
+        networks,
+        data: transports.carrier(established, rails),
         agreement,
         seal,
         key_id,
@@ -507,6 +510,7 @@ struct DataDialing<'a, O> {
     open: O,
     networks: Networks,
     token: &'a Token,
+    /// The number of rails over TCP: none over RDMA.
     rails: usize,
     /// The time for which a connection that breaks is tried again.
     limit: Duration,
@@ -517,15 +521,15 @@ where
     O: Fn() -> F,
     F: Future<Output = io::Result<TcpStream>>,
 {
-    /// Opens the data connections, and waits until the acceptor has them. If it has `named` addresses, it is told which
-    /// networks are used.
+    /// Opens the connections, if there are any, and waits until the acceptor has them. If it `has_named` addresses, it is
+    /// told which networks are used.
     async fn run(
         mut self,
         control: &mut Control,
-        named: bool,
-    ) -> Result<DataConnections, HandshakeFault> {
+        has_named: bool,
+    ) -> Result<OtherConnections, HandshakeFault> {
         let mut networks = NetworkConnections::default();
-        if named {
+        if has_named {
             let opening = self.networks.open_all(&self.open, self.token, self.limit);
             let (numbers, opened) = unless_refused(control, opening).await?;
             control.send(Message::Networks(numbers)).await?;
@@ -534,8 +538,10 @@ where
         let most = data_connections(self.rails, self.networks.beside.len() + 1);
         let opening = (0..most).map(|number| self.open(number));
         let data = unless_refused(control, try_join_all(opening)).await?;
-        await_ready(control, &data[0]).await?;
-        Ok(DataConnections::new(data, self.rails, networks))
+        if has_named || self.rails > 0 {
+            await_ready(control, data.first().or(networks.watches.first())).await?;
+        }
+        Ok((by_rail(data, self.rails), networks))
     }
 
     /// Opens a data connection over its network, or over the first one if that fails.
@@ -593,9 +599,19 @@ async fn prove_data(mut data: TcpStream, token: &Token) -> io::Result<TcpStream>
     Ok(data)
 }
 
-/// Waits until the acceptor has the data connection, or either connection ends.
-async fn await_ready(control: &mut Control, data: &TcpStream) -> Result<(), HandshakeFault> {
+/// Waits until the acceptor has the connections beside that of the messages, the first of which is `other`, or one of
+/// both ends.
+async fn await_ready(
+    control: &mut Control,
+    other: Option<&TcpStream>,
+) -> Result<(), HandshakeFault> {
     let mut byte = [0];
+    let peeked = async {
+        match other {
+            Some(socket) => socket.peek(&mut byte).await,
+            None => pending().await,
+        }
+    };
     tokio::select! {
         // The acceptor sends the first data only after Ready, which is then on its way too.
         biased;
@@ -604,7 +620,7 @@ async fn await_ready(control: &mut Control, data: &TcpStream) -> Result<(), Hand
             Message::Abort { reason, .. } => Err(HandshakeFault::Refused(reason)),
             _ => Err(HandshakeFault::Protocol("no word on the data connection")),
         },
-        count = data.peek(&mut byte) => match count {
+        count = peeked => match count {
             Ok(0) => Err(broken_data("closed by the other end")),
             Ok(_) => match control.next().await.ok_or_else(closed)?? {
                 Message::Ready => Ok(()),
@@ -650,8 +666,9 @@ where
     ));
     let late = |_| Err(HandshakeFault::Timeout(limit).into());
     match timeout(limit, negotiating).await.unwrap_or_else(late) {
-        Ok((data, agreement, seal)) => Ok(Negotiated {
+        Ok((data, networks, agreement, seal)) => Ok(Negotiated {
             control,
+            networks,
             data,
             agreement,
             seal,
@@ -676,7 +693,7 @@ async fn negotiate_data<F>(
     config: &StreamConfig,
     is_everywhere: bool,
     data_connection: impl Fn(Token) -> F,
-) -> Result<(DataCarrier, Agreement, StreamSeal), AcceptError>
+) -> Result<(DataCarrier, NetworkConnections, Agreement, StreamSeal), AcceptError>
 where
     F: Future<Output = Option<TcpStream>>,
 {
@@ -685,15 +702,18 @@ where
         LocalTransports::detect(config),
     );
     let agreement = message::agree(&terms, &hello.terms)?;
-    let proposal = transports.propose(&terms.host, hello, agreement.rails);
+    let proposed = transports.propose(&terms.host, hello, agreement.rails);
+    let has_other_ports = matches!(proposed, Ok((_, true)));
+    let proposal = proposed.map(|(proposal, _)| proposal);
     if let Err(reason) = &proposal {
         fall_back(config.transport, hello.transport, reason.clone())?;
     }
     let token = Token(preamble::random());
     let seal = StreamSeal::new(&token, &hello.random, Role::Acceptor, agreement.cipher);
-    let names_all = is_everywhere && agreement.rails > 1 && agreement.may_spread;
+    let names_all = is_everywhere && (agreement.may_spread || has_other_ports);
     let addresses = names_all.then(|| networks::addresses(control.get_ref()));
-    let addresses = addresses.unwrap_or_default();
+    // One address is that of the control connection.
+    let addresses = addresses.filter(|all| all.len() > 1).unwrap_or_default();
     let most = data_connections(agreement.rails, addresses.len());
     let expected = ExpectedConnections {
         data: (0..most)
@@ -714,17 +734,19 @@ where
         addresses,
     };
     control.send(Message::Welcome(answer)).await?;
-    match transports
+    let established = transports
         .establish(control, proposal, Role::Acceptor, &agreement, &seal)
-        .await?
-    {
-        Ok(established) => Ok((DataCarrier::Rdma(established), agreement, seal)),
+        .await?;
+    let (established, rails) = match established {
+        Ok(links) => (Ok(links), 0),
         Err(reason) => {
             let reason = fall_back(config.transport, hello.transport, reason)?;
-            let connections = expected.bring(control, agreement.rails).await?;
-            Ok((transports.tcp(connections, reason), agreement, seal))
+            (Err(reason), agreement.rails)
         }
-    }
+    };
+    let (rails, networks) = expected.bring(control, rails).await?;
+    let data = transports.carrier(established, rails);
+    Ok((data, networks, agreement, seal))
 }
 
 enum AcceptError {
@@ -746,13 +768,17 @@ struct ExpectedConnections<F> {
 }
 
 impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
-    /// Waits for the connections that the dialer opens.
+    /// Waits for the connections that the dialer opens, if it opens any: those of so many rails over TCP, and those for
+    /// the networks.
     async fn bring(
         self,
         control: &mut Control,
         rails: usize,
-    ) -> Result<DataConnections, AcceptError> {
+    ) -> Result<OtherConnections, AcceptError> {
         let Self { data, networks } = self;
+        if networks.is_empty() && rails == 0 {
+            return Ok(OtherConnections::default());
+        }
         let mut used = Vec::new();
         if !networks.is_empty() {
             used = match control.next().await.ok_or_else(closed)?? {
@@ -797,6 +823,6 @@ impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
             reserve: all(reserve)?,
         };
         control.send(Message::Ready).await?;
-        Ok(DataConnections::new(all(data)?, rails, networks))
+        Ok((by_rail(all(data)?, rails), networks))
     }
 }

@@ -10,7 +10,7 @@ use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::{codec::Framed, task::TaskTracker};
 use tracing::{Instrument, Span};
 
-use super::handshake::{DataCarrier, DataConnections, Negotiated, NetworkConnections};
+use super::handshake::{DataCarrier, Negotiated};
 use crate::{
     Error, StreamConfig,
     config::LONGEST_LIMIT,
@@ -54,6 +54,7 @@ impl Stream {
     ) -> Result<Self, Error> {
         let Negotiated {
             control,
+            networks,
             data,
             agreement,
             seal,
@@ -71,12 +72,24 @@ impl Stream {
         let control_runtime = config.control_runtime.clone();
         let control_runtime = control_runtime.unwrap_or_else(Handle::current);
         let control = move_control(control, &control_runtime).map_err(io_failed)?;
-        let rails = match &data {
-            DataCarrier::Tcp { connections, .. } => connections.rails.len(),
-            DataCarrier::Rdma(links) => links.len(),
+        let (rails, rail_connections) = match &data {
+            DataCarrier::Tcp { rails, .. } => {
+                let connections = rails.iter().map(Vec::len).min();
+                (rails.len(), connections.unwrap_or(1))
+            }
+            DataCarrier::Rdma(links) => (links.len(), 0),
         };
         let state = State::with_rails(peer.clone(), agreement.direction, 2, rails);
         state.set_on_drop(config.on_drop);
+        let watching = watch_networks(
+            networks.watches,
+            rail_connections,
+            &state,
+            timeout.min(agreement.peer_timeout),
+            config,
+        );
+        watching.map_err(io_failed)?;
+        let reserve = moved_to(&control_runtime, networks.reserve).map_err(io_failed)?;
         let span = tracing::debug_span!(
             "stream",
             peer = %state.peer(),
@@ -99,22 +112,14 @@ impl Stream {
             rails,
             smaller_pool_reason: None,
         };
-        let mut reserve = Vec::new();
         let ((send, recv), rails) = match data {
             DataCarrier::Tcp {
-                connections: DataConnections { rails, networks },
+                rails,
                 reason,
                 is_fallback,
             } => {
                 (info.reason, info.is_fallback) = (reason, is_fallback);
                 info.describe_networks(&rails);
-                let NetworkConnections {
-                    watches,
-                    reserve: kept,
-                } = networks;
-                let watching = watch_networks(watches, &rails, &state, timeout, &agreement, config);
-                watching.map_err(io_failed)?;
-                reserve = moved_to(&control_runtime, kept).map_err(io_failed)?;
                 let started = start_tcp(rails, &agreement, &state, &seal, config, &span);
                 started.map_err(io_failed)?
             }
@@ -139,13 +144,13 @@ impl Stream {
     }
 }
 
-/// Starts the watch over the networks of a stream that uses several, with a connection over each.
+/// Starts the watch over the networks of a stream that uses several, with a connection over each. `timeout` is the
+/// smaller one of both ends.
 fn watch_networks(
     watches: Vec<TcpStream>,
-    rails: &[Vec<TcpStream>],
+    rail_connections: usize,
     state: &Arc<State>,
     timeout: Duration,
-    agreement: &Agreement,
     config: &StreamConfig,
 ) -> io::Result<()> {
     if watches.is_empty() {
@@ -153,14 +158,12 @@ fn watch_networks(
     }
     let addresses = watches.iter().map(TcpStream::peer_addr);
     let addresses = addresses.map(|peer| Ok(canonical(peer?).ip()));
-    let connections = rails.iter().map(Vec::len).min().unwrap_or(1);
-    state.set_networks(addresses.collect::<io::Result<_>>()?, connections);
+    state.set_networks(addresses.collect::<io::Result<_>>()?, rail_connections);
     // The runtime that is not blocked while a disk is: beats tell that this end and the network live.
     let runtime = config.keepalive_runtime.clone();
     let runtime = runtime.unwrap_or_else(Handle::current);
     let watches = moved_to(&runtime, watches)?;
-    let silence = timeout.min(agreement.peer_timeout) / 4;
-    runtime.spawn(network_watch::run(Arc::clone(state), watches, silence));
+    runtime.spawn(network_watch::run(Arc::clone(state), watches, timeout / 4));
     Ok(())
 }
 

@@ -309,7 +309,8 @@ pub(crate) struct Agreement {
     pub(crate) cipher: Option<Cipher>,
     /// The number of rails over TCP.
     pub(crate) rails: usize,
-    /// True if the rails over TCP may use several networks: the user of either end has set their number.
+    /// True if the rails over TCP may use several networks: there are several, and the user of either end has set their
+    /// number.
     pub(crate) may_spread: bool,
 }
 
@@ -358,6 +359,7 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
             "a pool of a depth that is not allowed",
         ));
     }
+    let rails = ours.rails.common(theirs.rails);
     Ok(Agreement {
         direction: common_direction(ours.direction, theirs.direction)?,
         chunk_bytes,
@@ -365,8 +367,8 @@ pub(crate) fn agree(ours: &Terms, theirs: &Terms) -> Result<Agreement, Handshake
         peer_depth: theirs.depth,
         peer_timeout: Duration::from_millis(theirs.timeout_ms).min(LONGEST_LIMIT),
         cipher: common_cipher(ours, theirs)?,
-        rails: ours.rails.common(theirs.rails),
-        may_spread: ours.rails.set.or(theirs.rails.set).is_some(),
+        rails,
+        may_spread: rails > 1 && ours.rails.set.or(theirs.rails.set).is_some(),
     })
 }
 

@@ -192,7 +192,7 @@ impl LocalPorts {
         match *self {}
     }
 
-    pub(crate) fn propose(&self, _theirs: &[u8], _rails: usize) -> Result<Vec<u8>, String> {
+    pub(crate) fn propose(&self, _theirs: &[u8], _rails: usize) -> Result<(Vec<u8>, bool), String> {
         match *self {}
     }
 

@@ -486,13 +486,14 @@ impl LocalPorts {
         self.pools.iter().map(bytes).collect()
     }
 
-    /// Proposes pairs of this end's and the dialer's ports for so many rails, as the acceptor.
-    pub(crate) fn propose(&self, theirs: &[u8], rails: usize) -> Result<Vec<u8>, String> {
+    /// Proposes pairs of this end's and the dialer's ports for so many rails, as the acceptor. Returns true beside them if
+    /// there are several over which a stream can go on when one is lost.
+    pub(crate) fn propose(&self, theirs: &[u8], rails: usize) -> Result<(Vec<u8>, bool), String> {
         let theirs: PortsOffer = decode(theirs)?;
         let ours = (&self.chunk_sizes()[..], rails);
         let psns = || [random_psn(), random_psn()];
         let proposal = Proposal::new(&self.candidates, ours, &theirs, psns)?;
-        Ok(encode(&proposal))
+        Ok((encode(&proposal), proposal.spread > 1))
     }
 
     /// Tries the proposed pairs of ports one after the other, until a frame has crossed a queue pair of each rail. Returns

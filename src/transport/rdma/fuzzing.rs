@@ -48,7 +48,7 @@ const ONE_RAIL: PlannedRail = PlannedRail {
 /// allow.
 pub(crate) fn offer(data: &[u8]) {
     let Some((ports, _)) = ports() else { return };
-    let Ok(proposal) = ports.propose(data, 4) else {
+    let Ok((proposal, _)) = ports.propose(data, 4) else {
         return;
     };
     let proposal: Proposal = decode(&proposal).expect("this end encoded it");

@@ -25,7 +25,7 @@ pub(crate) fn network_of(rail: usize, connection: usize, networks: usize) -> usi
 pub(super) struct Networks {
     addresses: Vec<IpAddr>,
     lost: Vec<bool>,
-    /// The number of connections of each rail.
+    /// The number of connections of each rail: none over RDMA, where a rail finds and replaces a lost link itself.
     connections: usize,
 }
 
@@ -119,7 +119,8 @@ impl StreamMachine {
         let (networks, address) = (lost.len(), addresses[network]);
         for rail in 0..self.rails.len() {
             let current = self.rails[rail].connections.current;
-            if network_of(rail, current, networks) == network
+            if self.networks.connections > 0
+                && network_of(rail, current, networks) == network
                 && !self.leave_connection(rail, current)
             {
                 let text = format!("its network, that of {address}, is lost");
@@ -134,7 +135,7 @@ impl StreamMachine {
 
 impl State {
     /// Sets the networks of a stream that uses several, as addresses of the peer. Each rail has `connections`
-    /// connections.
+    /// connections; none over RDMA.
     pub(crate) fn set_networks(&self, addresses: Vec<IpAddr>, connections: usize) {
         self.lock().networks = Networks {
             lost: vec![false; addresses.len()],
@@ -149,7 +150,7 @@ impl State {
         inner.networks.lost.get(network).is_some_and(|lost| *lost)
     }
 
-    /// Has the rails whose connections use this network go on over others. Returns the addresses of the peer in the lost
+    /// Has the control connection, and the rails whose connections use this network, go on over others. Returns the addresses of the peer in the lost
     /// network and in those that are left; none if the stream has ended, or has no other network.
     pub(crate) fn lose_network(&self, network: usize) -> Option<(IpAddr, Vec<IpAddr>)> {
         let mut inner = self.lock();
