@@ -17,8 +17,10 @@
 //!
 //! A queue pair connects without sending a packet, so a connected queue pair proves nothing about VLANs, firewalls or
 //! switches. Before either end trusts it, one frame of one byte crosses it in each direction that will carry data. Its
-//! receive is posted before either end has said `connected`. All pairs together have one limit of time, shared evenly:
-//! a user who falls back to TCP would notice more.
+//! receive is posted before either end has said `connected`. All ways to lay the rails over the pairs have one limit of
+//! time, and each has half of what the ways before it have left, the last one all of it: a user who falls back to TCP
+//! would notice more. If the rails can be spread over several cards, the limit is twice as long: it is worth a second to
+//! have them all.
 //!
 //! Two rules keep a busy host from looking like a broken network. The limit counts the time in which the process runs:
 //! a step that ends late counts as one, and after a pause of half the limit it begins again. And an acceptor proves a
@@ -82,31 +84,20 @@ use crate::transport::rdma::memlock::PinDemand;
 
 /// The time limit for all queue pairs that are tried, from connecting to a frame that has crossed. Milliseconds are
 /// usual. A user whose stream falls back to TCP waits for all of it. Half of it is enough for the loss of one packet,
-/// which is sent again after 0.54 s; a third is not, but then there is another pair.
+/// which is sent again after 0.54 s; a quarter is not, but then there is another pair.
 const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 
-/// The rest of the time in which a queue pair must be proved.
-struct ProofBudget {
-    left: Duration,
-    /// The number of pairs of ports that share the rest.
-    share: u32,
-}
+/// The rest of the time in which the queue pairs of one way must be proved.
+struct ProofBudget(Duration);
 
 impl ProofBudget {
-    fn new() -> Self {
-        Self {
-            left: PROOF_LIMIT,
-            share: 1,
-        }
-    }
-
-    /// Runs `work` within the share of one pair of ports. An error names the host and the port.
+    /// Runs `work` within the rest. An error names the host and the port.
     async fn within<T>(
         &mut self,
         link: &LinkName,
         work: impl Future<Output = Result<T, String>>,
     ) -> Result<T, String> {
-        let (began, limit) = (Instant::now(), self.left / self.share);
+        let (began, limit) = (Instant::now(), self.0);
         let LinkName { name, remedy } = link;
         let late = || {
             let seconds = limit.as_secs_f32();
@@ -114,7 +105,7 @@ impl ProofBudget {
             Err(text)
         };
         let result = within_running_time(limit, work).await.unwrap_or_else(late);
-        self.left = self.left.saturating_sub(began.elapsed().min(limit));
+        self.0 = limit.saturating_sub(began.elapsed());
         result.map_err(|reason| with_host_name(&format!("{name}: {reason}")))
     }
 }
@@ -529,12 +520,14 @@ impl LocalPorts {
         agreement: &Agreement,
         seal: &StreamSeal,
     ) -> Result<Result<Vec<Established>, String>, HandshakeFault> {
-        let mut budget = ProofBudget::new();
         let mut reasons = Vec::new();
         let proposed = usize::from(proposal.rails);
         let ways = proposal.ways(proposed);
-        for (left, way) in (1..=ways.len()).rev().zip(ways) {
-            budget.share = u32::try_from(left).unwrap_or(u32::MAX);
+        let has_spread = ways.len() > proposal.pairs.len();
+        let mut time = PROOF_LIMIT * if has_spread { 2 } else { 1 };
+        for (left, way) in (0..ways.len()).rev().zip(ways) {
+            let rest = if left > 0 { time / 2 } else { Duration::ZERO };
+            let mut budget = ProofBudget(time.saturating_sub(rest));
             let plan = |(number, pair)| {
                 let rails = proposed;
                 let rail = PlannedRail { number, rails };
@@ -547,8 +540,9 @@ impl LocalPorts {
                 self.plan(&pairs, rail, role, agreement, seal)
             };
             let plans = way.into_iter().enumerate().map(plan).collect();
-            let attempt = attempt(control, plans, &mut budget);
-            match attempt.await? {
+            let attempted = attempt(control, plans, &mut budget).await?;
+            time = rest + budget.0;
+            match attempted {
                 Ok(rails) => {
                     let established = |rail| {
                         let smaller = self.pools[proposed - 1].smaller_pool_reason.clone();
