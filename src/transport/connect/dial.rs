@@ -12,7 +12,10 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::handshake::{self, Connector, FirstMessage, Negotiated};
+use super::{
+    connections::Connector,
+    handshake::{self, FirstMessage, Negotiated},
+};
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     config::LONGEST_LIMIT,

@@ -3,6 +3,7 @@
 
 mod acceptor;
 mod admission;
+pub(crate) mod connections;
 pub(crate) mod dial;
 pub(crate) mod handshake;
 pub(crate) mod listener;
