@@ -14,8 +14,8 @@ use argon2::{Algorithm, Argon2, Block, Params, Version};
 use blake2::Blake2s256;
 use data_encoding::BASE32_NOPAD;
 use hmac::{Mac, SimpleHmac};
+use rdpipe_digest::xxh3_64;
 use rustix::process::geteuid;
-use twox_hash::XxHash3_64;
 use zeroize::{Zeroize, Zeroizing};
 
 /// The secret that two ends share: 32 bytes, wiped from memory when dropped.
@@ -359,7 +359,7 @@ pub(crate) fn resembles_ours(text: &[u8]) -> bool {
 
 /// Returns the checksum of a key, which detects typing errors. It neither adds secrecy nor reduces it.
 fn checksum(secret: &[u8; SECRET_BYTES]) -> [u8; CHECKSUM_BYTES] {
-    let hash = XxHash3_64::oneshot(secret).to_be_bytes();
+    let hash = xxh3_64(secret).to_be_bytes();
     [hash[0], hash[1], hash[2]]
 }
 

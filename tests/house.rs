@@ -37,6 +37,7 @@ const LIBRARY: &[&str] = &[
     "getrandom",
     "hmac",
     "postcard",
+    "rdpipe-digest",
     "rustix",
     "serde",
     "snow",
@@ -45,7 +46,6 @@ const LIBRARY: &[&str] = &[
     "tokio",
     "tokio-util",
     "tracing",
-    "twox-hash",
     "zeroize",
 ];
 

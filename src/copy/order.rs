@@ -11,9 +11,9 @@ use ignore::{
     Match,
     gitignore::{Gitignore, GitignoreBuilder},
 };
+use rdpipe_digest::Xxh64;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use twox_hash::XxHash64;
 
 use super::{holes::zeros, path::CopiedSources, written::WrittenPart};
 use crate::ssh::protocol::{EdgeId, Payload};
@@ -390,7 +390,7 @@ fn line(rule: &FilterRule) -> String {
 
 /// The digest of a file, as its bytes arrive in order.
 pub(crate) enum FileDigest {
-    Xxh64(XxHash64),
+    Xxh64(Xxh64),
     Sha256(Sha256),
 }
 
@@ -398,14 +398,14 @@ impl FileDigest {
     /// Returns the digest of no bytes.
     pub(crate) fn new(kind: DigestKind) -> Self {
         match kind {
-            DigestKind::Xxh64 => Self::Xxh64(XxHash64::with_seed(0)),
+            DigestKind::Xxh64 => Self::Xxh64(Xxh64::default()),
             DigestKind::Sha256 => Self::Sha256(Sha256::new()),
         }
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         match self {
-            Self::Xxh64(digest) => std::hash::Hasher::write(digest, bytes),
+            Self::Xxh64(digest) => digest.update(bytes),
             Self::Sha256(digest) => digest.update(bytes),
         }
     }
@@ -430,7 +430,7 @@ impl FileDigest {
     /// Returns the digest in hexadecimal digits, as `xxhsum` and `sha256sum` print it.
     pub(crate) fn finish(self) -> String {
         match self {
-            Self::Xxh64(digest) => format!("{:016x}", std::hash::Hasher::finish(&digest)),
+            Self::Xxh64(digest) => format!("{:016x}", digest.finish()),
             Self::Sha256(digest) => HEXLOWER.encode(&digest.finalize()),
         }
     }

@@ -4,9 +4,9 @@
 //! source and [`MAX_ANSWER_BYTES`] from the destination.
 
 use bytes::Bytes;
+use rdpipe_digest::xxh3_64;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_util::codec::LengthDelimitedCodec;
-use twox_hash::XxHash3_64;
 
 use super::{
     block_digest::{BLOCK_DIGEST_BYTES, DigestKey},
@@ -155,7 +155,7 @@ pub(crate) struct ByteRange {
 
 /// Returns the digest of the target of a symbolic link.
 pub(crate) fn target_digest(target: &[u8]) -> u64 {
-    XxHash3_64::oneshot(target)
+    xxh3_64(target)
 }
 
 /// Returns the codec for the frames of messages of so many bytes at most.

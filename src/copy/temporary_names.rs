@@ -9,7 +9,7 @@
 //! - the walk of a source leaves them out, and the mirror of a destination leaves them alone.
 
 use data_encoding::HEXLOWER;
-use twox_hash::XxHash3_64;
+use rdpipe_digest::xxh3_64;
 
 use super::path::{EntryName, MAX_NAME_BYTES};
 use crate::{Key, key::keyed_digest};
@@ -111,7 +111,7 @@ impl PartNames {
         let stem = if name.len() <= room {
             name.to_vec()
         } else {
-            let hash = format!("-{:016x}", XxHash3_64::oneshot(name));
+            let hash = format!("-{:016x}", xxh3_64(name));
             [&name[..room - HASH_BYTES], hash.as_bytes()].concat()
         };
         let with = |suffix: &[u8]| [b".", &stem[..], tag.as_bytes(), suffix].concat();

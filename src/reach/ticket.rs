@@ -19,7 +19,7 @@ use std::{
 
 use data_encoding::BASE32_NOPAD;
 use futures::FutureExt;
-use twox_hash::XxHash3_64;
+use rdpipe_digest::xxh3_64;
 use zeroize::Zeroizing;
 
 use crate::{Error, Key, Listener, Stream, StreamConfig, threads};
@@ -292,7 +292,7 @@ fn addresses(mut rest: &[u8]) -> Option<(Vec<IpAddr>, &[u8])> {
 
 /// Returns the checksum, which reveals typing errors. It neither protects the key nor weakens it.
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let [a, b, c, d, ..] = XxHash3_64::oneshot(bytes).to_be_bytes();
+    let [a, b, c, d, ..] = xxh3_64(bytes).to_be_bytes();
     [a, b, c, d]
 }
 

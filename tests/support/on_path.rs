@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use twox_hash::XxHash3_64;
+use rdpipe_digest::xxh3_64;
 
 use crate::support::{
     random::Random,
@@ -137,7 +137,7 @@ fn copy_frames(
         frame.resize(HEADER_BYTES + length as usize, 0);
         from.read_exact(&mut frame[HEADER_BYTES..])?;
         tamper(towards, &mut frame);
-        let check = XxHash3_64::oneshot(&frame[..CHECKED_BYTES]).to_le_bytes();
+        let check = xxh3_64(&frame[..CHECKED_BYTES]).to_le_bytes();
         frame[CHECKED_BYTES..HEADER_BYTES].copy_from_slice(&check);
         to.write_all(&frame)?;
     }

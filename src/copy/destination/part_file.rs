@@ -21,6 +21,7 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
+use rdpipe_digest::xxh3_64;
 use rustix::{
     fs::{
         AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock,
@@ -29,7 +30,6 @@ use rustix::{
     io::{Errno, pread, pwrite, retry_on_intr, write},
     process::geteuid,
 };
-use twox_hash::XxHash3_64;
 
 use super::{
     attributes::PRIVATE_MODE,
@@ -404,7 +404,7 @@ pub(super) fn origin_of(version: SourceVersion) -> u64 {
         seconds,
         nanoseconds,
     } = version.changed;
-    XxHash3_64::oneshot(&[&id, &seconds.to_le_bytes()[..], &nanoseconds.to_le_bytes()].concat())
+    xxh3_64(&[&id, &seconds.to_le_bytes()[..], &nanoseconds.to_le_bytes()].concat())
 }
 
 /// Entry point of the fuzz target: any bytes are a map of a file of 1 GiB. Panics if a range is outside the file.

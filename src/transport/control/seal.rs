@@ -41,8 +41,8 @@ use aws_lc_rs::aead::{
     AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
 };
 use blake2::{Blake2s256, Digest};
+use rdpipe_digest::{SECRET_BYTES, xxh3_64_with_secret, xxh3_64_with_seed};
 use serde::{Deserialize, Serialize};
-use twox_hash::XxHash3_64;
 use zeroize::Zeroizing;
 
 use super::{message::Token, noise::Role};
@@ -56,9 +56,6 @@ pub(crate) type Tag = [u8; TAG_BYTES];
 
 /// The number of bytes of a direction after which it gets a new key, as a power of two: 64 GiB.
 const EPOCH_BYTES: u32 = 36;
-
-/// The size of a secret of xxh3, in bytes.
-const DIGEST_SECRET_BYTES: usize = 192;
 
 /// The number of rounds in which the speed of a cipher is measured.
 #[cfg(feature = "cli")]
@@ -311,7 +308,7 @@ pub(crate) enum WrongMark {
 pub(crate) fn joined_digest(mut ends: impl Iterator<Item = u64>) -> u64 {
     let first = ends.next().unwrap_or(0);
     ends.fold(first, |joined, end| {
-        XxHash3_64::oneshot_with_seed(joined, &end.to_le_bytes())
+        xxh3_64_with_seed(joined, &end.to_le_bytes())
     })
 }
 
@@ -365,14 +362,14 @@ impl Guard {
 }
 
 struct DigestSecrets {
-    payload: Zeroizing<[u8; DIGEST_SECRET_BYTES]>,
-    chunk: Zeroizing<[u8; DIGEST_SECRET_BYTES]>,
+    payload: Zeroizing<[u8; SECRET_BYTES]>,
+    chunk: Zeroizing<[u8; SECRET_BYTES]>,
 }
 
 impl DigestSecrets {
     fn new(keys: &DirectionKeys) -> Self {
         let secret = |first: u64| {
-            let mut secret = Zeroizing::new([0; DIGEST_SECRET_BYTES]);
+            let mut secret = Zeroizing::new([0; SECRET_BYTES]);
             for (number, block) in (first..).zip(secret.chunks_exact_mut(32)) {
                 block.copy_from_slice(&*keys.key(DIGEST_LABEL, 0, number));
             }
@@ -385,16 +382,12 @@ impl DigestSecrets {
     }
 
     fn digest(&self, offset: u64, payload: &[u8]) -> u64 {
-        let digest = with_secret(&self.payload, payload);
+        let digest = xxh3_64_with_secret(&self.payload, payload);
         let mut chunk = [0; 16];
         chunk[..8].copy_from_slice(&digest.to_le_bytes());
         chunk[8..].copy_from_slice(&offset.to_le_bytes());
-        with_secret(&self.chunk, &chunk)
+        xxh3_64_with_secret(&self.chunk, &chunk)
     }
-}
-
-fn with_secret(secret: &[u8; DIGEST_SECRET_BYTES], bytes: &[u8]) -> u64 {
-    XxHash3_64::oneshot_with_secret(secret, bytes).expect("the secret is long enough")
 }
 
 struct ChunkCipher {

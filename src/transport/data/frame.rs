@@ -33,7 +33,7 @@
 //!
 //! [`Message::Credit`]: crate::transport::control::message::Message::Credit
 
-use twox_hash::XxHash3_64;
+use rdpipe_digest::{xxh3_64, xxh3_64_with_seed};
 
 use crate::transport::control::seal::{Guard, Mark, TAG_BYTES, WrongMark};
 
@@ -106,7 +106,7 @@ impl Header {
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.mark.digest.to_le_bytes());
         bytes[24..24 + TAG_BYTES].copy_from_slice(&self.mark.tag);
-        let check = XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]);
+        let check = xxh3_64(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
         bytes
     }
@@ -247,7 +247,7 @@ impl Chain {
         mark[..8].copy_from_slice(&digest.to_le_bytes());
         mark[8..].copy_from_slice(&tag);
         self.offset = header.end();
-        self.digest = XxHash3_64::oneshot_with_seed(self.digest, &mark);
+        self.digest = xxh3_64_with_seed(self.digest, &mark);
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
         fn a_header_with_more_in_it_is_none(header in any_header(), at in 40..CHECKED_BYTES, more in 1..=u8::MAX) {
             let mut bytes = header.encode();
             bytes[at] = more;
-            let check = XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]);
+            let check = xxh3_64(&bytes[..CHECKED_BYTES]);
             bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
             prop_assert_eq!(Header::decode(&bytes), Err(Damage::Header));
         }

@@ -8,7 +8,6 @@ use std::{
     collections::BTreeMap,
     ffi::{CStr, OsString},
     fs::{self, File, Metadata},
-    hash::Hasher,
     io::Read,
     os::{
         fd::AsFd,
@@ -18,11 +17,11 @@ use std::{
     process::Command,
 };
 
+use rdpipe_digest::xxh3_64_with_seed;
 use rustix::{
     fs::{SeekFrom, lgetxattr, llistxattr, seek},
     io::Errno,
 };
-use twox_hash::XxHash3_64;
 
 /// Checks that the tree `copy` is the tree `original`, with all metadata.
 #[track_caller]
@@ -238,13 +237,13 @@ const BLOCK: u64 = 4096;
 /// Returns a digest of the data of a file and of the offsets at which it stands. Holes are not read.
 fn digest(at: &Path) -> u64 {
     let mut file = File::open(at).unwrap_or_else(|error| panic!("{}: {error}", at.display()));
-    let mut digest = XxHash3_64::new();
+    let mut digest = 0;
     let mut buffer = vec![0; 64 << 10];
     let mut offset = 0;
     loop {
         match seek(file.as_fd(), SeekFrom::Data(offset)) {
             Ok(data) => offset = data / BLOCK * BLOCK,
-            Err(Errno::NXIO) => return digest.finish(),
+            Err(Errno::NXIO) => return digest,
             Err(error) => panic!("{}: {error}", at.display()),
         }
         seek(file.as_fd(), SeekFrom::Start(offset)).expect("a file");
@@ -256,12 +255,11 @@ fn digest(at: &Path) -> u64 {
             }
         }
         if filled == 0 {
-            return digest.finish();
+            return digest;
         }
         for block in buffer[..filled].chunks(4096) {
             if block.iter().any(|byte| *byte != 0) {
-                digest.write_u64(offset);
-                digest.write(block);
+                digest = xxh3_64_with_seed(digest ^ offset, block);
             }
             offset += BLOCK;
         }

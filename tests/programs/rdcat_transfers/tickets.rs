@@ -289,7 +289,7 @@ fn forged(ticket: &str) -> String {
     let key = bytes.len() - 4 - 32;
     bytes[key] ^= 1;
     let body = bytes.len() - 4;
-    let sum = twox_hash::XxHash3_64::oneshot(&bytes[..body]).to_be_bytes();
+    let sum = rdpipe_digest::xxh3_64(&bytes[..body]).to_be_bytes();
     bytes[body..].copy_from_slice(&sum[..4]);
     format!("rdt1{}", BASE32_NOPAD.encode(&bytes).to_lowercase())
 }

@@ -18,8 +18,8 @@
 
 use std::{collections::VecDeque, io, ops::Range};
 
+use rdpipe_digest::xxh3_64;
 use serde::{Deserialize, Serialize};
-use twox_hash::XxHash3_64;
 
 use super::{
     path::ExpressSettings,
@@ -423,7 +423,7 @@ impl ExpressHeader {
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.mark.digest.to_le_bytes());
         bytes[24..24 + TAG_BYTES].copy_from_slice(&self.mark.tag);
-        let check = XxHash3_64::oneshot(&bytes[..CHECKED_BYTES]);
+        let check = xxh3_64(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
         bytes
     }
