@@ -12,7 +12,6 @@ mod promises;
 
 pub(crate) mod allocations;
 pub(crate) mod data_path;
-pub(crate) mod fault_proxy;
 pub(crate) mod limits;
 pub(crate) mod pattern;
 pub(crate) mod process;

@@ -17,12 +17,12 @@ use std::{
 };
 
 use crate::support::{
-    fault_proxy::{FaultProxy, Harm, PlannedFault},
     is_full,
     programs::{
         Connection, End, OLD, Place, Random, Running, Towards, Victim, patience, random_bytes,
         receiver, sender, soon,
     },
+    proxy::{Act, Plan, Proxy},
     random::seed,
 };
 
@@ -43,7 +43,7 @@ const DATA_BYTES: u64 = FIRST_BYTE + (FILE_BYTES + FILE_BYTES / CHUNK_BYTES * 12
 #[derive(Debug)]
 struct RandomFault {
     kind: &'static str,
-    fault: PlannedFault,
+    fault: Plan,
     /// The number of rails that each end asks for.
     rails: [u64; 2],
     /// The program that is killed at the moment of the fault.
@@ -65,27 +65,24 @@ impl RandomFault {
             2 => (Connection::Control, Towards::Dialer),
             _ => (Connection::Data, Towards::Dialer),
         };
-        let (kind, harm) = match number % 8 {
-            0 => ("cut", Harm::Cut),
-            1 => ("reset", Harm::Reset),
-            2 => ("half-close", Harm::HalfClose),
+        let (kind, act) = match number % 8 {
+            0 => ("cut", Act::Cut),
+            1 => ("reset", Act::Reset),
+            2 => ("half-close", Act::HalfClose),
             3 => (
                 "duplicate",
-                Harm::Duplicate(usize::try_from(random.within(1..300)).expect("it is small")),
+                Act::Duplicate(usize::try_from(random.within(1..300)).expect("it is small")),
             ),
             4 => (
                 "flip",
-                Harm::Flip(u8::try_from(random.within(0..8)).expect("it is small")),
+                Act::Flip(u8::try_from(random.within(0..8)).expect("it is small")),
             ),
-            5 => ("silence", Harm::Block),
-            6 => ("stall", Harm::Stall(timeout() / 4)),
-            _ => ("kill", Harm::Nothing),
+            5 => ("silence", Act::Block),
+            6 => ("stall", Act::Stall(timeout() / 4)),
+            _ => ("kill", Act::Nothing),
         };
         // Nothing travels on the data connection towards the sender that could be damaged or held back.
-        let needs_bytes = !matches!(
-            harm,
-            Harm::Cut | Harm::Reset | Harm::HalfClose | Harm::Nothing
-        );
+        let needs_bytes = !matches!(act, Act::Cut | Act::Reset | Act::HalfClose | Act::Nothing);
         let towards = match (connection, needs_bytes) {
             (Connection::Data, true) => Towards::Acceptor,
             _ => towards,
@@ -102,15 +99,15 @@ impl RandomFault {
             _ => random.within(FIRST_BYTE..end),
         };
         let victim = match towards {
-            _ if harm != Harm::Nothing => None,
+            _ if act != Act::Nothing => None,
             Towards::Acceptor => Some(Victim::Sender),
             Towards::Dialer => Some(Victim::Receiver),
         };
-        let fault = PlannedFault {
-            harm,
+        let fault = Plan {
             connection,
             towards,
             at,
+            act,
         };
         Self {
             kind,
@@ -143,14 +140,11 @@ impl RandomFault {
         let receiver =
             receiver(format!("{options} --rails {receiving} -o {}", place.old())).start();
         let target = ([127, 0, 0, 1], receiver.port()).into();
-        let proxy = FaultProxy::start(target, self.fault);
+        let proxy = Proxy::start_by_data(target, self.fault);
         let options = format!("{options} --rails {sending}");
         let sender = sender(proxy.port(), &options).arg(place.path("in")).start();
         if let Some(victim) = self.victim {
-            assert!(
-                proxy.wait_for_moment(limit()),
-                "the transfer does not begin"
-            );
+            assert!(proxy.acts_within(limit()), "the transfer does not begin");
             match victim {
                 Victim::Sender => sender.kill(),
                 Victim::Receiver => receiver.kill(),
@@ -187,7 +181,7 @@ impl RandomFault {
             }
             assert_eq!(names, ["in", "old"], "litter:\n{said}");
         }
-        if matches!(self.fault.harm, Harm::Stall(_)) {
+        if matches!(self.fault.act, Act::Stall(_)) {
             let codes = (sender.code(), receiver.code());
             assert_eq!(codes, (0, 0), "a false alarm:\n{said}");
         }
