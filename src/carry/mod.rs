@@ -263,8 +263,8 @@ mod tests {
     };
 
     fn many() -> Vec<u8> {
-        let words = (0_u32..).flat_map(u32::to_le_bytes);
-        words.take(MANY).collect()
+        let words: Vec<[u8; 4]> = (0_u32..).map(u32::to_le_bytes).take(MANY / 4).collect();
+        words.concat()
     }
 
     /// Returns the two ends of one stream.

@@ -27,12 +27,12 @@ impl Random {
     }
 
     pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let words = std::iter::repeat_with(|| self.number().to_le_bytes());
-        words
-            .take(count.div_ceil(8))
-            .flatten()
-            .take(count)
-            .collect()
+        // No iterator over single bytes: it takes 20 times as long in a build without optimisation.
+        let mut bytes = vec![0; count];
+        for word in bytes.chunks_mut(8) {
+            word.copy_from_slice(&self.number().to_le_bytes()[..word.len()]);
+        }
+        bytes
     }
 }
 

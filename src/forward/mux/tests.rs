@@ -1,7 +1,8 @@
 //! Two ends that exchange frames through a queue of bytes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
@@ -19,7 +20,7 @@ use super::{
 struct End {
     mux: Mux,
     decoder: FrameDecoder,
-    inbox: VecDeque<u8>,
+    inbox: Vec<u8>,
     /// The bytes that were received and not consumed.
     unread: BTreeMap<FlowId, usize>,
     received: BTreeMap<FlowId, usize>,
@@ -36,7 +37,7 @@ impl End {
         Self {
             mux: Mux::new(end, budget),
             decoder: FrameDecoder::default(),
-            inbox: VecDeque::new(),
+            inbox: Vec::new(),
             unread: BTreeMap::new(),
             received: BTreeMap::new(),
             seen: Vec::new(),
@@ -52,7 +53,7 @@ impl End {
                 assert!(!self.mux.has_control());
                 return;
             }
-            peer.inbox.extend(&room[..count]);
+            peer.inbox.extend_from_slice(&room[..count]);
         }
     }
 
@@ -63,7 +64,7 @@ impl End {
         let count = count.min(accepted).min(MAX_DATA_BYTES);
         if count > 0 {
             peer.inbox.extend(FrameHead::data(id, count).encode());
-            peer.inbox.extend(std::iter::repeat_n(7, count));
+            peer.inbox.resize(peer.inbox.len() + count, 7);
             self.mux.sent(id, count);
         }
         count
@@ -72,7 +73,8 @@ impl End {
     /// Handles the first `most` bytes that have arrived.
     fn receive(&mut self, most: usize) -> Result<(), MuxFault> {
         let count = self.inbox.len().min(most);
-        let bytes: Vec<u8> = self.inbox.drain(..count).collect();
+        let later = self.inbox.split_off(count);
+        let bytes = mem::replace(&mut self.inbox, later);
         let mut rest = &bytes[..];
         while let Some(piece) = self.decoder.next(&mut rest)? {
             match self.mux.receive(piece)? {

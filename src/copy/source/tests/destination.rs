@@ -411,7 +411,8 @@ async fn holes_are_not_sent() {
 async fn a_very_large_file_travels_in_all_lanes() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("large");
-    let contents: Vec<u8> = (0..20_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let words: Vec<[u8; 4]> = (0..20_000_000_u32).map(u32::to_le_bytes).collect();
+    let contents = words.concat();
     fs::write(&path, &contents).unwrap();
     let chosen = CopyOptions {
         chosen_lanes: true,
