@@ -1,7 +1,7 @@
 //! Streams between two ends that share two networks, each with an RDMA device at either end: which devices carry a
 //! stream, and what happens when one network dies.
 
-use std::{fs, io::Read, process::Command};
+use std::{fs, io::Read, process::Command, thread};
 
 use crate::{
     absence::with,
@@ -132,14 +132,29 @@ fn transfer(options: &str, midway: impl FnOnce()) -> [End; 2] {
     let mut receiver = receiver.start_raw();
     let sender = within!("b", env!("CARGO_BIN_EXE_rdsend"));
     let sender = Sight::Only("rxeb0 rxeb1").of(sender, "rdsend");
-    let line = format!("10.96.0.1 {} {options} -i {input}", receiver.port());
+    // An emulated processor may need a second attempt.
+    let line = format!(
+        "10.96.0.1 {} {options} --connect-timeout 60 -i {input}",
+        receiver.port()
+    );
     let sender = with(sender, &line).start();
     // The pools and the pipe hold a tenth of what is left, so every rail has more to carry after this.
-    let mut got = vec![0; PART];
     let mut output = receiver.take_stdout();
-    let result = output.read_exact(&mut got);
+    let reader = thread::spawn(move || {
+        let mut got = vec![0; PART];
+        output.read_exact(&mut got).map(|()| (output, got))
+    });
+    // The receiver waits for another sender when one fails before there is a stream.
+    eventually("a part of the bytes", || {
+        (reader.is_finished() || !sender.runs()).then_some(())
+    });
+    if !sender.runs() {
+        sender.end().exits(0);
+        unreachable!("the sender ended before the receiver had read all");
+    }
     midway();
-    let result = result.and_then(|()| output.read_to_end(&mut got));
+    let (mut output, mut got) = reader.join().unwrap().expect("a part of the bytes");
+    let result = output.read_to_end(&mut got);
     let ends = [receiver.end(), sender.end()];
     println!("{}{}", ends[0].stderr, ends[1].stderr);
     for end in &ends {
