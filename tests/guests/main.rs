@@ -6,6 +6,7 @@
 mod capture;
 mod copy;
 mod forward;
+mod networks;
 #[path = "../support/on_path.rs"]
 #[allow(dead_code, reason = "the tests of encryption use all of it")]
 mod on_path;
