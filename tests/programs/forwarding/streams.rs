@@ -177,11 +177,14 @@ fn the_reason_of_an_end_is_that_of_every_stream() {
         near.signal(Signal::TERM);
         near.end().exits(143);
     }
-    server.signal(Signal::TERM);
-    let said = server.end();
     // A client may be interrupted before the server has all of its streams, and says so on a line of its own.
     let is_end =
         |line: &&str| line.contains("rdforward was interrupted") && !line.contains(" and no more");
-    let ends = said.exits(0).lines().filter(is_end).count();
-    assert_eq!(ends, 5, "{}", said.exits(0));
+    let ends = |text: &str| text.lines().filter(is_end).count();
+    server.said("the ends of all clients", |text| {
+        (ends(text) >= 5).then_some(())
+    });
+    server.signal(Signal::TERM);
+    let said = server.end();
+    assert_eq!(ends(said.exits(0)), 5, "{}", said.exits(0));
 }

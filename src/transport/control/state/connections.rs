@@ -150,8 +150,9 @@ impl State {
         inner.networks.lost.get(network).is_some_and(|lost| *lost)
     }
 
-    /// Has the control connection, and the rails whose connections use this network, go on over others. Returns the addresses of the peer in the lost
-    /// network and in those that are left; none if the stream has ended, or has no other network.
+    /// Has the control connection, and the rails whose connections use this network, go on over others. Returns the
+    /// addresses of the peer in the lost network and in those that are left; none if the stream has ended, or has no
+    /// other network.
     pub(crate) fn lose_network(&self, network: usize) -> Option<(IpAddr, Vec<IpAddr>)> {
         let mut inner = self.lock();
         let left = inner.lose_network(network);
