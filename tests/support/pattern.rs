@@ -14,11 +14,11 @@ use super::random::Random;
 /// number of chunks (short of a million of them) are wrong bytes.
 const PERIOD: usize = (1 << 20) + 7;
 
-/// One period, which all sequences share: it takes long to make without optimisation.
-static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| Random::new(0).bytes(PERIOD));
+/// One period twice, which all sequences share: it takes long to make without optimisation.
+static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| Random::new(0).bytes(PERIOD).repeat(2));
 
 /// An endless sequence of bytes, which begins at this place of the period.
-pub(crate) struct Pattern(u64);
+pub(crate) struct Pattern(usize);
 
 /// The way in which a stream ended for its reader, and the offset up to which all bytes were right.
 #[derive(Debug)]
@@ -31,14 +31,14 @@ pub(crate) enum End {
 impl Pattern {
     /// Returns the sequence of this number.
     pub(crate) fn new(number: u64) -> Self {
-        Self(Random::new(number).within(0..PERIOD as u64))
+        let start = Random::new(number).within(0..PERIOD as u64);
+        Self(usize::try_from(start).expect("it is below the period"))
     }
 
     /// Returns at least one and at most `most` bytes from `offset` on.
     pub(crate) fn piece(&self, offset: u64, most: usize) -> &[u8] {
-        let start = (offset % PERIOD as u64 + self.0) % PERIOD as u64;
-        let start = usize::try_from(start).expect("it is below the period");
-        &BYTES[start..cmp::min(PERIOD, start.saturating_add(most))]
+        let start = usize::try_from(offset % PERIOD as u64).expect("it is below the period");
+        &BYTES[self.0..][start..cmp::min(PERIOD, start.saturating_add(most))]
     }
 
     /// Writes the bytes of `range`.
