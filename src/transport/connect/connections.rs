@@ -168,16 +168,19 @@ where
         control: &mut Control,
         has_named: bool,
     ) -> Result<OtherConnections, HandshakeFault> {
-        let mut networks = NetworkConnections::default();
+        let (mut data, mut networks) = (Vec::new(), NetworkConnections::default());
         if has_named {
             let opening = self.networks.open_all(&self.open, self.token, self.limit);
             let (numbers, opened) = unless_refused(control, opening).await?;
             control.send(Message::Networks(numbers)).await?;
             networks = opened;
         }
-        let most = data_connections(self.rails, self.networks.beside.len() + 1);
-        let opening = (0..most).map(|number| self.open(number));
-        let data = unless_refused(control, try_join_all(opening)).await?;
+        // Over RDMA the acceptor waits for none, and its next message may be here: Ready, or the first one of the stream.
+        if self.rails > 0 {
+            let most = data_connections(self.rails, self.networks.beside.len() + 1);
+            let opening = (0..most).map(|number| self.open(number));
+            data = unless_refused(control, try_join_all(opening)).await?;
+        }
         if has_named || self.rails > 0 {
             await_ready(control, data.first().or(networks.watches.first())).await?;
         }
