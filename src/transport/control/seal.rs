@@ -489,7 +489,7 @@ impl StreamSeal {
     }
 }
 
-#[cfg(any(test, fuzzing))]
+#[cfg(test)]
 impl Guard {
     /// Makes what protects one direction of a stream without a cipher, for tests.
     pub(crate) fn of_seed(seed: u8) -> Self {
