@@ -17,9 +17,12 @@ impl<'a> SecondNetwork<'a> {
     fn new(network: &'a Network) -> Self {
         let made = Self(network);
         for (host, number) in GUESTS {
-            // A soft-RoCE device needs an interface with a hardware address of its own.
+            // A soft-RoCE device needs an interface with a hardware address of its own. Both interfaces are in one
+            // Ethernet network, where Linux answers for an address with the hardware address of any of them; the packets
+            // of rxe1 would arrive at rxe0.
             let lines = format!(
                 "set -e; modprobe macvlan
+                sysctl -q net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2
                 eth=$(basename $(dirname $(grep -l 52:54:00:77 /sys/class/net/*/address)))
                 ip link add net1 link $eth type macvlan mode bridge
                 ip addr add 10.78.0.{number}/24 dev net1; ip link set net1 mtu 9000 up

@@ -91,22 +91,28 @@ const PROOF_LIMIT: Duration = Duration::from_millis(1500);
 struct ProofBudget(Duration);
 
 impl ProofBudget {
-    /// Runs `work` within the rest. An error names the host and the port.
-    async fn within<T>(
+    /// Runs the work of each rail within the rest. An error names the host and the port.
+    async fn within<T, W>(
         &mut self,
-        link: &LinkName,
-        work: impl Future<Output = Result<T, String>>,
-    ) -> Result<T, String> {
+        rails: impl Iterator<Item = (LinkName, W)>,
+    ) -> Result<Vec<T>, String>
+    where
+        W: Future<Output = Result<T, String>>,
+    {
         let (began, limit) = (Instant::now(), self.0);
-        let LinkName { name, remedy } = link;
-        let late = || {
-            let seconds = limit.as_secs_f32();
-            let text = format!("nothing crossed the queue pair within {seconds:.1} s ({remedy})");
-            Err(text)
+        let one = |(LinkName { name, remedy }, work)| async move {
+            let late = || {
+                let seconds = limit.as_secs_f32();
+                let text =
+                    format!("nothing crossed the queue pair within {seconds:.1} s ({remedy})");
+                Err(text)
+            };
+            let result = within_running_time(limit, work).await.unwrap_or_else(late);
+            result.map_err(|reason| with_host_name(&format!("{name}: {reason}")))
         };
-        let result = within_running_time(limit, work).await.unwrap_or_else(late);
+        let result = try_join_all(rails.map(one)).await;
         self.0 = limit.saturating_sub(began.elapsed());
-        result.map_err(|reason| with_host_name(&format!("{name}: {reason}")))
+        result
     }
 }
 
@@ -177,9 +183,10 @@ async fn attempt(
     if theirs.len() != opened.len() {
         return Err(HandshakeFault::Protocol("another number of queue pairs"));
     }
-    let about = LinkName::of(&opened[0].plan);
-    let connecting = opened.into_iter().zip(theirs).map(connect);
-    let connected = budget.within(&about, try_join_all(connecting)).await;
+    let connecting = opened.into_iter().zip(theirs);
+    let connecting =
+        connecting.map(|(rail, theirs)| (LinkName::of(&rail.plan), connect(rail, theirs)));
+    let connected = budget.within(connecting).await;
     let expect = |rails: &Vec<ProvedRail>| -> Vec<_> {
         rails.iter().map(|rail| rail.link.expect_proof()).collect()
     };
@@ -191,15 +198,16 @@ async fn attempt(
         (Err(reason), _) | (Ok(_), Err(reason)) => return Ok(Err(reason)),
     };
     let proving = connected.iter_mut().zip(expected);
-    let proving = proving.map(|(rail, expected)| rail.link.prove(expected));
-    let proof = budget.within(&about, try_join_all(proving)).await;
+    let proving =
+        proving.map(|(rail, expected)| (LinkName::of(&rail.plan), rail.link.prove(expected)));
+    let proof = budget.within(proving).await;
     let step = proof.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
     let theirs = exchange(control, step).await?;
     Ok(proof.and(theirs).map(|_| connected))
 }
 
 /// Connects the queue pair of a rail to the peer's.
-async fn connect((rail, theirs): (OpenedRail, LinkOffer)) -> Result<ProvedRail, String> {
+async fn connect(rail: OpenedRail, theirs: LinkOffer) -> Result<ProvedRail, String> {
     let OpenedRail { plan, link, thread } = rail;
     let link = link.connect(theirs).await?;
     Ok(ProvedRail { plan, link, thread })
