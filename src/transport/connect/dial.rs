@@ -204,6 +204,7 @@ impl Dialing<'_> {
         F: Future<Output = io::Result<TcpStream>>,
     {
         rdma::LocalPorts::check(self.config)?;
+        rdma::prepare(self.config);
         let mut cause = None;
         loop {
             for connector in connectors {

@@ -32,7 +32,7 @@ use super::{
     admission::PUSHED_OUT,
 };
 use crate::{
-    Error, HandshakeFault, Key, StreamConfig, TransportPolicy,
+    Error, HandshakeFault, Key, StreamConfig,
     key::KeyId,
     places::{Place, TurnQueue},
     transport::{rdma, stream::Stream},
@@ -223,9 +223,7 @@ impl Listener {
             live: tokio_util::task::TaskTracker::new(),
             closed: CancellationToken::new(),
         };
-        if config.transport != TransportPolicy::Tcp {
-            runtime.spawn(async { rdma::prepare() });
-        }
+        rdma::prepare(&config);
         let acceptor = Acceptor::new(keys, config, shared.clone());
         let accepting = runtime.spawn(acceptor.run(Arc::clone(&socket)));
         Ok(Self {
@@ -677,7 +675,7 @@ impl LiveStreams {
 impl crate::RdmaStream {
     /// Accepts the next stream of `listener`, if its data goes over RDMA.
     ///
-    /// Bind the listener with [`TransportPolicy::Rdma`]: then a peer without RDMA is
+    /// Bind the listener with [`TransportPolicy::Rdma`](crate::TransportPolicy::Rdma): then a peer without RDMA is
     /// refused in the handshake. With another policy such a peer first gets its stream, and then an abort with the
     /// reason.
     ///

@@ -164,7 +164,7 @@ impl Established {
 }
 
 /// Does nothing: there is nothing to load.
-pub(crate) fn prepare() {}
+pub(crate) fn prepare(_config: &StreamConfig) {}
 
 impl LocalPorts {
     /// Returns the reason why there is no RDMA.

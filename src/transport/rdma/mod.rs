@@ -73,20 +73,31 @@ pub(crate) mod open {
     };
 }
 
-use std::sync::Once;
+use std::{sync::Once, thread};
 
 use super::data::slots::DataPath;
+use crate::{StreamConfig, TransportPolicy};
 
-/// Loads what the first queue pair of this process needs, if the host has a device: libibverbs, and with the first list
-/// of devices its drivers. In the fast rig that takes 12 to 30 ms, and the registration of a pool takes 8, so a listener
-/// does it before its first peer connects. Blocks meanwhile.
-pub(crate) fn prepare() {
+/// Loads what the first queue pair of this process needs, on a thread of its own, if there may be one and the host has
+/// a device: libibverbs, and with the first list of devices its drivers. In the fast rig that takes 12 to 30 ms, and
+/// the registration of a pool takes 8. So a listener does it before its first peer connects, and a dialer while it
+/// connects.
+pub(crate) fn prepare(config: &StreamConfig) {
     static PREPARED: Once = Once::new();
-    PREPARED.call_once(|| {
+    let load = || {
         if ports::device::inventory().ports().next().is_some() {
             verbs::device::load_drivers();
         }
-    });
+    };
+    let start = || {
+        // Without a thread the first queue pair loads them.
+        let _ = thread::Builder::new()
+            .name("drivers".to_owned())
+            .spawn(load);
+    };
+    if config.transport != TransportPolicy::Tcp {
+        PREPARED.call_once(start);
+    }
 }
 
 /// The RDMA data path.
