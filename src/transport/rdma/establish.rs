@@ -720,6 +720,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn the_link_that_no_message_crosses_is_named() {
+        let rail = |name: &str, crosses: bool| {
+            let (name, remedy) = (name.to_owned(), "see the switch");
+            let work = async move { if crosses { Ok(()) } else { pending().await } };
+            (LinkName { name, remedy }, work)
+        };
+        let rails = [rail("rxe0", true), rail("rxe1", false)];
+        let mut budget = ProofBudget(Duration::from_millis(80));
+        let reason = budget.within(rails.into_iter()).await.unwrap_err();
+        assert!(reason.contains("rxe1: nothing crossed"), "{reason}");
+        assert_eq!(budget.0, Duration::ZERO);
+    }
+
+    #[tokio::test]
     async fn a_stopped_peer_keeps_its_turn_for_a_while_only() {
         let turns = Turns::new(2, Duration::from_millis(1));
         let stopped = join_all((0..7).map(|_| turns.run(pending::<()>())));
