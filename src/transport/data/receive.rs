@@ -298,10 +298,8 @@ impl<P: ReceivePath> SharedReceiver<P> {
     /// Grants every slot, at the start of the stream.
     pub(crate) fn grant_all(&self, state: &RailState) {
         self.lock().grant(state);
-        // Before the grant the steward had nothing to wait for.
-        if let Some(handover) = &self.handover {
-            handover.rail().wake();
-        }
+        // A steward that has looked for frames before the grant had nothing to wait for.
+        self.returns.waker.wake();
     }
 
     /// Drives the frame receiver in place of the user, and wakes the user after progress.
@@ -688,9 +686,10 @@ impl<P: ReceivePath> FrameReceiver<P> {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, task::Waker, thread};
+    use std::{sync::mpsc, task::Waker, thread, time::Duration};
 
     use futures::task::AtomicWaker;
+    use tokio::time::{sleep, timeout};
 
     use super::{RecvHalf, *};
     use crate::{
@@ -701,7 +700,12 @@ mod tests {
                 seal::{Guard, Mark},
                 state::State,
             },
-            data::{frame::HEADER_BYTES, slots::DataPath, steward::Shared, tcp::TcpSend},
+            data::{
+                frame::HEADER_BYTES,
+                slots::DataPath,
+                steward::{self, Shared},
+                tcp::TcpSend,
+            },
         },
     };
 
@@ -884,31 +888,56 @@ mod tests {
         type Receive = Held;
     }
 
+    fn shared(path: Held) -> Arc<Shared<HeldPath>> {
+        let chain = Chain::new(Guard::of_seed(SEED));
+        let faults = faults::Faults::default();
+        let receiver = SharedReceiver::new(path, DEPTH, chain, ReceivePart::Only, faults);
+        Arc::new(Shared {
+            state: state(),
+            sender: None,
+            receiver: Some(receiver),
+            attended: AtomicWaker::new(),
+        })
+    }
+
+    /// The thread that makes a stream can be slower than its steward. Before the first grant no receive is posted whose
+    /// completion could wake the steward.
+    #[tokio::test]
+    async fn a_steward_that_has_found_no_slot_looks_again_after_the_first_grant() {
+        let (is_looked_at, looked) = mpsc::channel();
+        let (hold, is_held) = mpsc::channel();
+        let shared = shared(Held {
+            is_looked_at,
+            is_held,
+        });
+        (0..100).for_each(|_| hold.send(()).unwrap());
+        let steward = tokio::spawn(steward::serve(Arc::clone(&shared)));
+        let look = async || {
+            while looked.try_recv().is_err() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        look().await;
+        let _ = looked.try_iter().count();
+        let receiver = shared.receiver.as_ref().unwrap();
+        receiver.grant_all(&shared.state);
+        let again = timeout(Duration::from_secs(60), look()).await;
+        again.expect("the steward looks again");
+        steward.abort();
+    }
+
     /// A read looks for a chunk, and then for the end. In between the steward cannot take the frame receiver: it could
     /// verify the last chunk and complete the stream, and the reader would get the end in place of the chunk.
     #[test]
     fn the_receiver_stays_locked_between_a_look_for_chunks_and_for_the_end() {
         let (is_looked_at, looked) = mpsc::channel();
         let (hold, is_held) = mpsc::channel();
-        let path = Held {
+        let shared = shared(Held {
             is_looked_at,
             is_held,
-        };
-        let state = state();
-        let receiver = SharedReceiver::new(
-            path,
-            DEPTH,
-            Chain::new(Guard::of_seed(SEED)),
-            ReceivePart::Only,
-            faults::Faults::default(),
-        );
-        receiver.grant_all(&state);
-        let shared: Arc<Shared<HeldPath>> = Arc::new(Shared {
-            state,
-            sender: None,
-            receiver: Some(receiver),
-            attended: AtomicWaker::new(),
         });
+        let receiver = shared.receiver.as_ref().unwrap();
+        receiver.grant_all(&shared.state);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut half = RecvHalf::new(Arc::clone(&shared));
@@ -920,7 +949,6 @@ mod tests {
             hold.send(()).unwrap();
             // A second look fails the test instead of waiting.
             drop(hold);
-            let receiver = shared.receiver.as_ref().unwrap();
             for _ in 0..10_000 {
                 assert!(
                     receiver.receiver.try_lock().is_err(),
