@@ -5,7 +5,7 @@ use std::{io::Read, net::TcpListener};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{connect, echo, exchange, is_reset, port, tunnel};
+use super::{connect, echo, exchange, port, resets, tunnel};
 use crate::support::programs::{eventually, free_port, local_hosts::Hosts, random_bytes};
 
 #[test]
@@ -126,7 +126,7 @@ fn a_refused_target_is_a_reset_and_a_warning() {
     let target = format!("0:127.0.0.1:{}", unused.local_addr().unwrap().port());
     drop(unused);
     let running = tunnel(&hosts, &["-L", &target]).start();
-    is_reset(connect(port(&running, "here")));
+    resets(port(&running, "here"));
     running.said("a warning", |text| text.contains("refused").then_some(()));
     running.signal(Signal::TERM);
     running.end().exits(143);

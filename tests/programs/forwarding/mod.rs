@@ -60,10 +60,15 @@ pub(crate) fn port(running: &Running, place: &str) -> u16 {
 }
 
 /// Connects to a port of this machine. No read waits forever.
+#[track_caller]
 pub(crate) fn connect(port: u16) -> TcpStream {
-    let socket = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-    socket.set_read_timeout(Some(generous())).unwrap();
-    socket
+    try_connect(port).unwrap()
+}
+
+fn try_connect(port: u16) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port)))?;
+    socket.set_read_timeout(Some(generous()))?;
+    Ok(socket)
 }
 
 /// Sends bytes and an end, and returns what comes back.
@@ -85,6 +90,14 @@ pub(crate) fn exchange(mut socket: TcpStream, bytes: &[u8]) -> Vec<u8> {
 pub(crate) fn is_reset(mut socket: TcpStream) {
     let error = socket.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+}
+
+/// Checks that a connection to a port of this machine is reset. A reset that comes at once is a failure of connect() already.
+#[track_caller]
+pub(crate) fn resets(port: u16) {
+    let end = try_connect(port).and_then(|mut socket| socket.read(&mut [0]));
+    let kind = end.map_err(|error| error.kind());
+    assert_eq!(kind, Err(io::ErrorKind::ConnectionReset));
 }
 
 /// Returns a connection through the tunnel that has carried a byte there and back.

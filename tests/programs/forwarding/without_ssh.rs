@@ -8,7 +8,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use super::{connect, echo, exchange, is_reset, port, rdforward, used};
+use super::{connect, echo, exchange, is_reset, port, rdforward, resets, used};
 use crate::support::programs::{Place, Running, eventually, program};
 
 /// Starts an rdforward that listens on the loopback address, and returns it with its ticket.
@@ -52,7 +52,7 @@ fn allow_refuses_other_ports_and_remote_listeners() {
     let (far, ticket) = listener(&["--allow", "1"]);
     let forward = format!("0:localhost:{}", echo());
     let near = rdforward(&["-L", &forward, &ticket]).start();
-    is_reset(connect(port(&near, "here")));
+    resets(port(&near, "here"));
     near.said("the reason", |text| text.contains("--allow").then_some(()));
     near.signal(Signal::TERM);
     near.end().exits(143);
@@ -101,7 +101,7 @@ fn a_server_serves_clients_with_a_key_until_it_ends() {
     let said = stranger.exits(255);
     assert!(said.contains("does not know this key"), "{said}");
     let refused = client(&keys, 1);
-    is_reset(connect(port(&refused, "here")));
+    resets(port(&refused, "here"));
     refused.signal(Signal::TERM);
     refused.end().exits(143);
     let alice = client(&keys, allowed);
@@ -166,7 +166,7 @@ fn a_client_does_not_fill_the_log_of_a_server_and_each_line_names_it() {
     let tunnel = rdforward(&["--key-file", &alice, "-L", "0:localhost:1", &at]).start();
     let local = port(&tunnel, "here");
     for _ in 0..300 {
-        is_reset(connect(local));
+        resets(local);
     }
     let log = server.said("that lines were left out", |text| {
         text.contains("of alice were left out")
@@ -263,7 +263,7 @@ fn a_client_that_floods_a_server_leaves_room_for_others() {
     let kept: Vec<_> = (0..most).map(|number| used(ports[number % 2])).collect();
     for port in ports {
         for _ in 0..50 {
-            is_reset(connect(port));
+            resets(port);
         }
     }
     floods[0].said("the reason", |text| {
