@@ -92,7 +92,7 @@ pub(crate) fn is_reset(mut socket: TcpStream) {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 
-/// Checks that a connection to a port of this machine is reset. A reset that comes at once is a failure of connect() already.
+/// Checks that a connection to a port of this machine is reset. `connect` itself fails if the reset comes at once.
 #[track_caller]
 pub(crate) fn resets(port: u16) {
     let end = try_connect(port).and_then(|mut socket| socket.read(&mut [0]));
