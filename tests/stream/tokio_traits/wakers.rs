@@ -222,14 +222,14 @@ impl Wait {
         })
     }
 
-    /// Polls the operation and checks that it is pending. Writes may be accepted before: after a renewal, the chunks that
-    /// were sealed before it wait beside the new pool, and leave room for others.
+    /// Polls the operation and checks that it is pending. Writes may be accepted before: after a renewal, the chunks
+    /// that were sealed before it wait beside the new pool, and leave room for others.
     fn pends(self, a: &mut Stream, wakes: &Arc<Wakes>) -> Result<()> {
         for _ in 0..MOST_WRITES {
             match wakes.poll(|cx| self.poll(a, cx)) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(())) if matches!(self, Self::Write) => {}
-                polled => bail!("{self:?} has nothing to wait for: {polled:?}"),
+                polled @ Poll::Ready(_) => bail!("{self:?} has nothing to wait for: {polled:?}"),
             }
         }
         bail!("{self:?} never has anything to wait for")
