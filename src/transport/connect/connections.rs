@@ -345,3 +345,58 @@ impl<F: Future<Output = Option<TcpStream>>> ExpectedConnections<F> {
         Ok((by_rail(all(data)?, rails), networks))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use tokio::net::TcpListener;
+    use tokio_util::codec::Framed;
+
+    use super::*;
+    use crate::{
+        Key,
+        transport::control::{
+            connection::Codec,
+            noise::{Initiator, respond},
+        },
+    };
+
+    /// Returns both ends of a connection for messages: the dialer's, and the acceptor's.
+    async fn control_connection() -> (Control, Control) {
+        let key = Key::generate().unwrap().key().clone();
+        let (initiator, first) = Initiator::start(&key, b"");
+        let (acceptor, reply) = respond(&key, b"", &first).unwrap().reply();
+        let session = initiator.finish(&reply).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let dialing = TcpStream::connect(listener.local_addr().unwrap());
+        let (dialed, accepted) = tokio::join!(dialing, listener.accept());
+        (
+            Framed::new(dialed.unwrap(), Codec::new(session)),
+            Framed::new(accepted.unwrap().0, Codec::new(acceptor)),
+        )
+    }
+
+    /// Over RDMA an acceptor that expects no connection grants slots at once, maybe before the dialer looks.
+    #[tokio::test]
+    async fn a_dialer_without_data_connections_leaves_the_first_message_to_the_stream() {
+        let (mut dialer, mut acceptor) = control_connection().await;
+        acceptor.send(Message::Credit(vec![0, 1])).await.unwrap();
+        dialer.get_ref().readable().await.unwrap();
+        let none = Networks {
+            beside: Vec::new(),
+            port: 0,
+        };
+        let dialing = DataDialing {
+            open: || ready(Err(io::ErrorKind::ConnectionRefused.into())),
+            networks: none,
+            token: &Token([7; 32]),
+            rails: 0,
+            limit: Duration::ZERO,
+        };
+        let (data, networks) = dialing.run(&mut dialer, false).await.unwrap();
+        assert!(data.is_empty() && networks.watches.is_empty());
+        let first = dialer.next().await.unwrap().unwrap();
+        assert_eq!(first, Message::Credit(vec![0, 1]));
+    }
+}
