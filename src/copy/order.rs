@@ -6,6 +6,7 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
+use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use ignore::{
     Match,
@@ -13,7 +14,6 @@ use ignore::{
 };
 use rdpipe_digest::Xxh64;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::{holes::zeros, path::CopiedSources, written::WrittenPart};
 use crate::ssh::protocol::{EdgeId, Payload};
@@ -391,7 +391,7 @@ fn line(rule: &FilterRule) -> String {
 /// The digest of a file, as its bytes arrive in order.
 pub(crate) enum FileDigest {
     Xxh64(Xxh64),
-    Sha256(Sha256),
+    Sha256(Context),
 }
 
 impl FileDigest {
@@ -399,7 +399,7 @@ impl FileDigest {
     pub(crate) fn new(kind: DigestKind) -> Self {
         match kind {
             DigestKind::Xxh64 => Self::Xxh64(Xxh64::default()),
-            DigestKind::Sha256 => Self::Sha256(Sha256::new()),
+            DigestKind::Sha256 => Self::Sha256(Context::new(&SHA256)),
         }
     }
 
@@ -431,7 +431,7 @@ impl FileDigest {
     pub(crate) fn finish(self) -> String {
         match self {
             Self::Xxh64(digest) => format!("{:016x}", digest.finish()),
-            Self::Sha256(digest) => HEXLOWER.encode(&digest.finalize()),
+            Self::Sha256(digest) => HEXLOWER.encode(digest.finish().as_ref()),
         }
     }
 }

@@ -38,6 +38,7 @@ use std::{
     sync::OnceLock,
 };
 
+use aws_lc_rs::digest::{Context, SHA256};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FileType, OFlags, SeekFrom, Stat, fcntl_getfl, fstat, seek, stat},
@@ -52,7 +53,6 @@ use rustix::{
     pipe::{fcntl_getpipe_size, fcntl_setpipe_size},
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokio::io::{
     Interest,
     unix::{AsyncFd, AsyncFdRegisterError},
@@ -229,11 +229,11 @@ impl EntryIdentity {
     pub(crate) fn of(stat: &Stat) -> Option<Self> {
         static BOOT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
         let boot = BOOT.get_or_init(|| fs::read("/proc/sys/kernel/random/boot_id").ok());
-        let mut digest = Sha256::new_with_prefix(boot.as_ref()?);
-        digest.update(stat.st_dev.to_le_bytes());
-        digest.update(stat.st_ino.to_le_bytes());
-        let digest = digest.finalize();
-        digest.first_chunk().copied().map(Self)
+        let mut digest = Context::new(&SHA256);
+        digest.update(boot.as_ref()?);
+        digest.update(&stat.st_dev.to_le_bytes());
+        digest.update(&stat.st_ino.to_le_bytes());
+        digest.finish().as_ref().first_chunk().copied().map(Self)
     }
 
     /// Returns the identity of the regular file at a path; none if it is no regular file, or cannot be looked at.

@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use aws_lc_rs::digest::{Context, SHA256};
 use futures::future::try_join_all;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sha2::{Digest, Sha256};
 use socket2::{Domain, Socket, Type};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -184,11 +184,8 @@ pub(super) fn start_thread() -> Result<CarryThread, TaskFault> {
 }
 
 fn derived_key(key: &Key, index: usize) -> Key {
-    let mut digest = Sha256::new();
-    digest.update(b"rdperf stream");
-    digest.update(key.secret());
-    digest.update(u64::try_from(index).unwrap_or(u64::MAX).to_be_bytes());
-    Key::from_secret(&digest.finalize().into())
+    let index = u64::try_from(index).unwrap_or(u64::MAX).to_be_bytes();
+    Key::from_secret(&sha256(&[b"rdperf stream", key.secret(), &index]))
 }
 
 pub(super) fn broken(error: &io::Error, peer: &str) -> TaskFault {
@@ -383,11 +380,18 @@ fn receive_proof(socket: &mut TcpStream, key: &Key) -> io::Result<bool> {
 
 /// Returns what one end sends to prove that it has the key.
 fn proof(key: &Key, end: &str) -> [u8; PROOF_BYTES] {
-    let mut digest = Sha256::new();
-    digest.update(b"rdperf socket");
-    digest.update(end);
-    digest.update(key.secret());
-    digest.finalize().into()
+    sha256(&[b"rdperf socket", end.as_bytes(), key.secret()])
+}
+
+/// Returns the digest of `parts`, one after the other.
+fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut digest = Context::new(&SHA256);
+    for part in parts {
+        digest.update(part);
+    }
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.finish().as_ref());
+    bytes
 }
 
 /// Compares two proofs. Takes the same time for every wrong proof.

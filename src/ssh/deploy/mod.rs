@@ -16,7 +16,7 @@ use std::{
     sync::OnceLock,
 };
 
-use sha2::{Digest, Sha256};
+use aws_lc_rs::digest::{Context, SHA256};
 
 use super::protocol::VERSION_TEXT;
 use crate::printable::one_line;
@@ -59,7 +59,7 @@ impl Program {
     }
 
     fn read(mut file: File) -> io::Result<Self> {
-        let (mut sum, mut bytes) = (Sha256::new(), 0);
+        let (mut sum, mut bytes) = (Context::new(&SHA256), 0);
         let mut buffer = vec![0; PIECE_BYTES];
         loop {
             let count = file.read(&mut buffer)?;
@@ -69,7 +69,7 @@ impl Program {
             sum.update(&buffer[..count]);
             bytes += count as u64;
         }
-        let digest = data_encoding::HEXLOWER.encode(&sum.finalize());
+        let digest = data_encoding::HEXLOWER.encode(sum.finish().as_ref());
         Ok(Self {
             file,
             bytes,
