@@ -9,7 +9,6 @@ mod examples;
 mod framed;
 mod grpc;
 mod http;
-mod redis;
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +26,6 @@ macro_rules! over {
                 http::a_graceful_shutdown_ends_idle_clients, http::a_panic_in_a_handler_is_an_error_at_the_client,
                 http::a_server_of_hyper_ends_without_an_error,
                 grpc::a_hundred_megabytes_go_both_ways,
-                redis::a_dropped_client_is_an_end_of_file,
                 framed::two_hundred_clients_end_without_an_error,
             }
         }
