@@ -42,7 +42,7 @@ impl Amount {
         } else {
             Self {
                 streams: 80,
-                messages: 4000,
+                messages: 1000,
             }
         }
     }
@@ -53,7 +53,7 @@ const SLACK_BYTES: u64 = 2 << 20;
 
 /// The objects of 64 bytes by which the kernel's cache may grow. async-rdma leaves each completion event in the kernel,
 /// an object of 64 bytes, until its queue is destroyed. A stream here has some 20 such events, so a leak would be 1,600
-/// objects with the smaller number of streams, and 8,000 with the smaller number of messages. Other users of this cache
+/// objects with the smaller number of streams, and 2,000 with the smaller number of messages. Other users of this cache
 /// changed it by about a hundred objects.
 const SLACK_OBJECTS: u64 = 800;
 
@@ -191,7 +191,7 @@ async fn settled() -> Held {
 }
 
 /// The number of messages with an answer, sent before the messages without one.
-const ANSWERED: u64 = 500;
+const ANSWERED: u64 = 250;
 
 async fn messages(many: u64) -> Result<()> {
     let before = settled().await;
