@@ -1,8 +1,8 @@
 //! A long stream whose link is renewed again and again: the bytes are right, the memory of the kernel and of the
 //! process does not grow, and the reader never waits for long.
 //!
-//! This test is alone in its binary, because it counts what the whole process holds. It sends 256 MiB in small chunks
-//! with a new link every 16 MiB; with `RDPIPE_FULL=1` it sends 8 GiB with a new link every 256 MiB.
+//! This test is alone in its binary, because it counts what the whole process holds. It sends 96 MiB in small chunks
+//! with a new link every 6 MiB; with `RDPIPE_FULL=1` it sends 8 GiB with a new link every 256 MiB.
 #![cfg(feature = "rdma")]
 
 mod support;
@@ -46,10 +46,10 @@ impl Size {
                 depth: default.depth,
             };
         }
-        // Small chunks make as many completions as a full run, which would leave as many objects in the kernel.
+        // Small chunks make many completions, which would leave as many objects in the kernel.
         Self {
-            bytes: 256 << 20,
-            renew_bytes: 16 << 20,
+            bytes: 96 << 20,
+            renew_bytes: 6 << 20,
             chunk_bytes: 64 << 10,
             depth: 16,
         }
@@ -67,7 +67,7 @@ impl Size {
 }
 
 /// The objects of 64 bytes by which the kernel's cache may grow. async-rdma leaves two such objects in the kernel for
-/// each completion: 16,000 in either run without renewals.
+/// each completion: 6,000 in the short run without renewals, and 16,000 in the full one.
 const SLACK_OBJECTS: u64 = 2500;
 
 /// The bytes by which all caches of the kernel may grow, because other processes use them too.
