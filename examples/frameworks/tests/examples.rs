@@ -44,7 +44,7 @@ mod rdma {
     fn an_http_body_is_streamed() {
         let Some(_machine) = machine() else { return };
         // The whole gibibyte takes minutes on an emulated processor.
-        RDMA.a_body_is_streamed(if is_full() { 1 << 30 } else { 128 << 20 });
+        RDMA.a_body_is_streamed(if is_full() { 1 << 30 } else { 32 << 20 });
     }
 
     #[test]

@@ -42,18 +42,22 @@ pub(crate) async fn bytes_of_every_size_arrive_in_order(
 }
 
 /// Streams of three random sizes arrive whole with the default pool sizes. The largest has up to 1 GiB; over RDMA, except
-/// in a full run, up to 128 MiB, which fill each pool several times over: the processor may be emulated.
+/// in a full run, up to 48 MiB, which fill each pool several times over: the processor may be emulated.
 pub(crate) async fn streams_of_random_sizes_arrive_whole(
     over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
     let mut random = Random::new(1);
     let most: u64 = if over.is_rdma() && !support::is_full() {
-        128 << 20
+        48 << 20
     } else {
         1 << 30
     };
-    for range in [1..1 << 20, 1 << 20..64 << 20, most / 2..most + 1] {
+    for range in [
+        1..1 << 20,
+        1 << 20..(64 << 20).min(most / 4),
+        most / 2..most + 1,
+    ] {
         let bytes = random.within(range);
         let (dialer, acceptor) = over.pair(base.clone(), base.clone()).await?;
         carry(dialer, acceptor, bytes)
