@@ -1,12 +1,17 @@
 //! RDMA that is missing or does not work: `--transport auto` uses TCP and prints the reason, `--transport rdma` fails
 //! and prints a remedy. One test has a device of which only one port pair works.
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 
 use crate::{
-    support::programs::{End, Link, Sight, eventually, ip, key, random_bytes},
+    support::programs::{End, Link, Sight, eventually, ip, key, limit, random_bytes},
     turn,
 };
+
+/// The most time that an attempt at RDMA may add to a run, as docs/rdma.md says.
+const MORE: Duration = Duration::from_secs(2);
 
 const BYTES: usize = 300_000;
 
@@ -119,13 +124,15 @@ fn separate_networks_mean_tcp_or_an_error() {
 fn a_device_that_never_delivers_means_tcp_or_an_error() {
     let Some(_turn) = turn() else { return };
     let _near = Near::new();
-    Absence {
+    let tcp = over_tcp(APART);
+    let auto = Absence {
         sights: APART,
         why: "nothing crossed the queue pair within 1.",
         remedy: "RoCE v2 is UDP, port 4791: see that nothing on the way drops it",
         said: Said::ByBoth,
     }
     .is_tcp_or_an_error();
+    costs_little(auto, tcp);
 }
 
 #[test]
@@ -134,6 +141,7 @@ fn the_next_pair_of_ports_is_used_if_the_best_never_delivers() {
     let _near = Near::new();
     // From its attributes alone, the first device of the receiver is as good as its second one.
     let sights = [Sight::All, Sight::Only("rxe1")];
+    let tcp = over_tcp(sights);
     let rdma = run(sights, ["--transport rdma -v"; 2]);
     println!("{:?}", rdma.said());
     let tried = "; first tried: ";
@@ -148,6 +156,19 @@ fn the_next_pair_of_ports_is_used_if_the_best_never_delivers() {
         );
     }
     assert!(rdma.ends[0].stdout == random_bytes(BYTES), "other bytes");
+    costs_little(rdma.took, tcp);
+}
+
+/// Returns the time of a run over TCP, after another one, which has loaded the programs from disk.
+fn over_tcp(sights: [Sight; 2]) -> Duration {
+    drop(run(sights, ["--transport tcp"; 2]));
+    run(sights, ["--transport tcp"; 2]).took
+}
+
+#[track_caller]
+fn costs_little(took: Duration, tcp: Duration) {
+    let more = took.saturating_sub(tcp);
+    assert!(more < limit(MORE), "{more:?} more than TCP");
 }
 
 /// Gives rxe1 an address in the network of rxe0 until this value is dropped.
@@ -183,7 +204,8 @@ fn move_device((from, old): (&str, &str), (to, new): (&str, &str)) {
 }
 
 impl Absence {
-    fn is_tcp_or_an_error(&self) {
+    /// Returns the time of the run over TCP.
+    fn is_tcp_or_an_error(&self) -> Duration {
         let auto = run(self.sights, ["--transport auto"; 2]);
         println!("{:?}", auto.said());
         self.is_said(&auto);
@@ -192,6 +214,7 @@ impl Absence {
         let rdma = run(self.sights, ["--transport rdma"; 2]);
         println!("insisted: {:?}", rdma.said());
         self.is_refused(&rdma);
+        auto.took
     }
 
     /// Checks that each end that must print the reason for TCP prints it in one line, and that no end prints more.
@@ -244,6 +267,8 @@ fn host() -> &'static str {
 }
 
 struct Outcome {
+    /// The time that the sender took.
+    took: Duration,
     /// The ends of the receiver and the sender.
     ends: [End; 2],
 }
@@ -269,16 +294,18 @@ fn run([to, from]: [Sight; 2], options: [&str; 2]) -> Outcome {
     } else {
         (crate::support::programs::free_port(), 0.1)
     };
+    let began = Instant::now();
     let sender = from.of(env!("CARGO_BIN_EXE_rdsend"), "rdsend");
     let line = format!("127.0.0.1 {port} {} {}", key(), options[1]);
     let line = format!("{line} --connect-timeout {patience} -i {input}");
     let sender = with(sender, &line).start().end();
+    let took = began.elapsed();
     // A receiver that the sender did not reach still waits for a sender, so it is interrupted.
     if sender.code() != 0 && listens && !sender.stderr.contains("does not allow TCP") {
         receiver.signal(Signal::INT);
     }
     let ends = [receiver.end(), sender];
-    Outcome { ends }
+    Outcome { took, ends }
 }
 
 /// Adds arguments that are separated by spaces.

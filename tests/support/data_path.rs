@@ -168,6 +168,12 @@ impl DataPath {
         self.policy() == TransportPolicy::Rdma
     }
 
+    /// Returns true if a test is to send little and to connect seldom: over RDMA, because the processor may be emulated,
+    /// except in a full run.
+    pub(crate) fn is_slow(self) -> bool {
+        self.is_rdma() && !super::is_full()
+    }
+
     fn policy(self) -> TransportPolicy {
         match self {
             Self::Tcp | Self::FlippedTcp | Self::PlainTcp | Self::TwoRails | Self::FiveRails => {

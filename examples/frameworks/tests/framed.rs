@@ -9,20 +9,16 @@ use tokio_util::codec::{Framed, LinesCodec};
 use super::House;
 use crate::support::data_path::DataPath;
 
-/// More than wait for `accept` at once; over RDMA fewer, because the processor may be emulated.
+/// More than wait for `accept` at once; fewer where it is slow.
 const CLIENTS: usize = 200;
-const CLIENTS_OVER_RDMA: usize = 40;
+const FEW_CLIENTS: usize = 40;
 
 /// Clients ask and drop their `Framed`, and the server drops its own when it reads the end.
-pub(crate) async fn two_hundred_clients_end_without_an_error(
+pub(crate) async fn many_clients_end_without_an_error(
     over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    let many = if over.is_rdma() {
-        CLIENTS_OVER_RDMA
-    } else {
-        CLIENTS
-    };
+    let many = if over.is_slow() { FEW_CLIENTS } else { CLIENTS };
     let mut base = base;
     (base.chunk_bytes, base.depth) = (16 << 10, 4);
     base.on_drop = OnDrop::Fin;

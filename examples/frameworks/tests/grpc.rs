@@ -15,18 +15,15 @@ use self::grpc_echo::{Echo, PATH, PlainCodec};
 use super::House;
 use crate::support::data_path::DataPath;
 
-/// Each message, and how many of them there are: over RDMA fewer, because the processor may be emulated.
+/// Each message, and how many of them there are; fewer where it is slow.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: usize = 100;
-const MESSAGES_OVER_RDMA: usize = 20;
+const FEW_MESSAGES: usize = 20;
 
-/// A hundred messages of a megabyte are echoed. Then the client drops its channel.
-pub(crate) async fn a_hundred_megabytes_go_both_ways(
-    over: DataPath,
-    base: StreamConfig,
-) -> Result<()> {
-    let many = if over.is_rdma() {
-        MESSAGES_OVER_RDMA
+/// Messages of a megabyte are echoed. Then the client drops its channel.
+pub(crate) async fn many_megabytes_go_both_ways(over: DataPath, base: StreamConfig) -> Result<()> {
+    let many = if over.is_slow() {
+        FEW_MESSAGES
     } else {
         MESSAGES
     };

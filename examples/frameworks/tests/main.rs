@@ -25,8 +25,8 @@ macro_rules! over {
                 http::answers_end_without_an_error, http::answers_without_keep_alive_end_without_an_error,
                 http::a_graceful_shutdown_ends_idle_clients, http::a_panic_in_a_handler_is_an_error_at_the_client,
                 http::a_server_of_hyper_ends_without_an_error,
-                grpc::a_hundred_megabytes_go_both_ways,
-                framed::two_hundred_clients_end_without_an_error,
+                grpc::many_megabytes_go_both_ways,
+                framed::many_clients_end_without_an_error,
             }
         }
     };

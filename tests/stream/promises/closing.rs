@@ -203,8 +203,7 @@ pub(crate) async fn a_stop_near_the_end_is_no_failure(
     over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    // Fewer connections where each may take an emulated processor a second.
-    for number in (0..100).step_by(if over.is_rdma() { 5 } else { 1 }) {
+    for number in (0..100).step_by(if over.is_slow() { 5 } else { 1 }) {
         let (mut dialer, mut acceptor) = (small(&base), small(&base));
         dialer.direction = Direction::Send;
         acceptor.direction = Direction::Receive;

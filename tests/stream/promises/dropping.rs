@@ -298,8 +298,7 @@ pub(crate) async fn with_fin_both_ends_can_be_dropped_at_once(
     over: DataPath,
     base: StreamConfig,
 ) -> Result<()> {
-    // Fewer connections where each may take an emulated processor a second.
-    for _ in 0..if over.is_rdma() { 5 } else { 20 } {
+    for _ in 0..if over.is_slow() { 5 } else { 20 } {
         let (mut a, mut b) = pair(over, &ending(&base)).await?;
         a.write_all(b"request").await?;
         b.read_exact(&mut [0; 7]).await?;

@@ -15,7 +15,6 @@ use tokio::{
 
 use super::{CHUNK, DEPTH, POOL, pair};
 use crate::support::{
-    self,
     data_path::DataPath,
     pattern::{End, Pattern},
     random::Random,
@@ -48,11 +47,7 @@ pub(crate) async fn streams_of_random_sizes_arrive_whole(
     base: StreamConfig,
 ) -> Result<()> {
     let mut random = Random::new(1);
-    let most: u64 = if over.is_rdma() && !support::is_full() {
-        48 << 20
-    } else {
-        1 << 30
-    };
+    let most: u64 = if over.is_slow() { 48 << 20 } else { 1 << 30 };
     for range in [
         1..1 << 20,
         1 << 20..(64 << 20).min(most / 4),
