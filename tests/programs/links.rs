@@ -2,7 +2,10 @@
 
 use std::{
     env, fs,
-    os::unix::{fs::symlink, process::CommandExt},
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        process::CommandExt,
+    },
     path::Path,
     process::Command,
 };
@@ -116,7 +119,8 @@ fn the_version_names_revision_rdma_and_protocols() {
     }
 }
 
-/// Makes packages of a program that stands in for rdpipe, and installs and removes that of any system.
+/// Makes packages of a program that stands in for rdpipe, and installs and removes that of any system, as a user whose
+/// files are for nobody else.
 #[test]
 fn packages_hold_all_programs_and_a_tarball_installs_and_removes_them() {
     let place = Place::new();
@@ -126,14 +130,22 @@ fn packages_hold_all_programs_and_a_tarball_installs_and_removes_them() {
     }
     install(Path::new("/bin/true"), &usr.join("bin/rdpipe"));
     symlink("rdpipe", usr.join("bin/rdcp")).unwrap();
-    fs::write(usr.join("share/man/man1/rdcp.1"), "").unwrap();
+    let page = usr.join("share/man/man1/rdcp.1");
+    fs::write(&page, "").unwrap();
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o644)).unwrap();
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{command:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
+    let private = |script: &Path| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 077; exec \"$0\" \"$@\""]);
+        command.arg(script);
+        command
+    };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/package");
-    run(Command::new(script)
+    run(private(script.as_ref())
         .arg("--usr")
         .arg(&usr)
         .arg("--out")
@@ -155,9 +167,11 @@ fn packages_hold_all_programs_and_a_tarball_installs_and_removes_them() {
         .args(["--strip-components", "1"])
         .current_dir(&out));
     let prefix = place.path("installed");
-    run(Command::new(out.join("install"))
-        .arg("--prefix")
-        .arg(&prefix));
+    run(private(&out.join("install")).arg("--prefix").arg(&prefix));
+    let not_for_all = run(Command::new("find")
+        .arg(&prefix)
+        .args(["-not", "-perm", "-044"]));
+    assert_eq!(not_for_all, "");
     assert_eq!(
         fs::read_link(prefix.join("bin/rdcp")).unwrap(),
         Path::new("rdpipe")
