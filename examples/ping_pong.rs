@@ -13,7 +13,7 @@
 //!
 //! Set `RDPIPE_TRANSPORT` to `rdma` or `tcp` to allow only this transport. Over RDMA, `RDPIPE_SMALL_FRAMES=0` at one
 //! end does without the express path, and `RDPIPE_BUSY_POLL` sets how many microseconds a read polls before it waits
-//! for an event.
+//! for an event. `RDPIPE_RAILS` at both ends sets the number of rails.
 
 mod common;
 
@@ -65,7 +65,11 @@ fn builder() -> Result<Builder> {
     if let Ok(time) = env::var("RDPIPE_BUSY_POLL") {
         rdma.busy_poll = Some(Duration::from_micros(time.parse()?));
     }
-    Ok(common::builder()?.rdma(rdma))
+    let mut builder = common::builder()?.rdma(rdma);
+    if let Ok(rails) = env::var("RDPIPE_RAILS") {
+        builder = builder.rails(rails.parse()?);
+    }
+    Ok(builder)
 }
 
 /// Returns every byte that arrives, as soon as it arrives.

@@ -111,10 +111,10 @@ impl Builder {
 
     /// Sets the number of rails, 1 to 32: data connections, or RDMA links, that carry the chunks of one stream beside each
     /// other. Each rail after the first has a thread of its own at each end, which encrypts, sends, receives and
-    /// verifies, and a pool of [`depth`](Self::depth) chunks. Small messages stay on the first rail; over RDMA only a
-    /// stream with one rail has an express path for them. With the feature `cli`, the data connections of
-    /// [`connect`](Self::connect) are spread over the networks that both hosts have an interface in, if these are as
-    /// fast as that of the address which was dialed, and the listener accepts connections at all of its addresses.
+    /// verifies, and a pool of [`depth`](Self::depth) chunks. Small messages stay on the first rail, which over RDMA has
+    /// the express path for them. With the feature `cli`, the data connections of [`connect`](Self::connect) are spread
+    /// over the networks that both hosts have an interface in, if these are as fast as that of the address which was
+    /// dialed, and the listener accepts connections at all of its addresses.
     ///
     /// The default is 1: the user of the stream drives its only rail. An end that asks for 1 gets 1; otherwise a stream
     /// has the smaller number of both ends.

@@ -3,10 +3,15 @@
 #[cfg(feature = "fault-injection")]
 use std::time::Duration;
 
-use rdpipe::{Error, HandshakeFault, Key, Listener, RdmaStream, StreamConfig, TransportPolicy};
+use rdpipe::{
+    Error, HandshakeFault, Key, Listener, Rails, RdmaStream, StreamConfig, TransportPolicy,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{data_path::DataPath, skip};
+use crate::support::{
+    data_path::{DataPath, listener, meet},
+    skip,
+};
 #[cfg(feature = "fault-injection")]
 use crate::support::{
     pattern::{Pattern, own},
@@ -105,6 +110,33 @@ async fn bytes_copied_into_an_rdma_stream_come_out() {
     let (given, taken) = tokio::join!(giving, taking);
     given.unwrap();
     assert!(taken.unwrap() == input);
+}
+
+/// Small messages stay on the first rail, which has the express path: 16 KiB cross it in four small frames, and are one
+/// chunk without it.
+#[tokio::test]
+async fn small_messages_take_the_express_path_however_many_rails_there_are() {
+    if let Some(why) = DataPath::Rdma.missing() {
+        return skip(&why);
+    }
+    let message = vec![7; 16 << 10];
+    for (rails, small_frames, chunks) in [(1, 32, 4), (2, 32, 4), (3, 32, 4), (2, 0, 1)] {
+        let mut config = DataPath::Rdma.config(StreamConfig::default());
+        config.rails = Rails::Exactly(rails);
+        config.rdma.small_frames = small_frames;
+        let (listener, key) = listener(config.clone()).await.unwrap();
+        let port = listener.local_addr().port();
+        let (mut dialer, mut acceptor) = meet(listener, port, &key, &config).await.unwrap();
+        assert_eq!(dialer.rails(), usize::from(rails));
+        for round in 1..4 {
+            let mut answer = vec![0; message.len()];
+            dialer.write_all(&message).await.unwrap();
+            dialer.flush().await.unwrap();
+            acceptor.read_exact(&mut answer).await.unwrap();
+            assert!(answer == message, "{rails} rails");
+            assert_eq!(dialer.stats().chunks_sent, round * chunks, "{rails} rails");
+        }
+    }
 }
 
 /// The ends of an RDMA stream, of which one loses the completions of its device.

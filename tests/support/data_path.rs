@@ -32,7 +32,7 @@ pub(crate) enum DataPath {
     Rdma,
     /// RDMA without an express path, and with a renewal of the link after every few chunks.
     RenewedRdma,
-    /// Three rails of RDMA, with a renewal of each link after every few chunks.
+    /// Three rails of RDMA, the first with an express path, with a renewal of each link after every few chunks.
     RdmaRails,
     ManyRdmaRails,
     ExpressRdma,
@@ -42,6 +42,8 @@ pub(crate) enum DataPath {
     FailingExpress,
     /// RDMA with an express path, whose links fail one after the other.
     FailingLinks,
+    /// Two rails of RDMA whose links and express paths fail one after the other.
+    FailingRails,
 }
 
 impl DataPath {
@@ -82,7 +84,10 @@ impl DataPath {
                 _ => config.rdma.renew_after,
             };
             config.rdma.small_frames = match self {
-                Self::ExpressRdma | Self::FailingExpress | Self::FailingLinks => 32,
+                Self::ExpressRdma
+                | Self::FailingExpress
+                | Self::FailingLinks
+                | Self::FailingRails => 32,
                 Self::NarrowExpressRdma => 2,
                 Self::RenewedRdma => 0,
                 _ => config.rdma.small_frames,
@@ -92,6 +97,9 @@ impl DataPath {
         match self {
             Self::FailingExpress => config.faults.lose_express_at = 5,
             Self::FailingLinks => config.faults.lose_link_at = 6,
+            Self::FailingRails => {
+                (config.faults.lose_link_at, config.faults.lose_express_at) = (6, 9);
+            }
             _ => {}
         }
         config
@@ -140,7 +148,7 @@ impl DataPath {
     /// Returns the number of rails.
     fn rails(self) -> u64 {
         match self {
-            Self::TwoRails => 2,
+            Self::TwoRails | Self::FailingRails => 2,
             Self::RdmaRails => 3,
             Self::FiveRails => 5,
             Self::ManyRdmaRails => 8,

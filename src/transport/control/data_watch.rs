@@ -37,7 +37,7 @@
 //! | data path | `sent` | `received` |
 //! |---|---|---|
 //! | TCP | bytes that the socket has accepted, headers included | bytes that were read from the socket |
-//! | RDMA | the offset up to which writes have completed | the offset up to which frames have arrived |
+//! | RDMA | payload whose writes have completed, and that of small frames before which no write is in flight | payload that has arrived |
 //!
 //! With several rails both are sums over the rails.
 //!

@@ -2,15 +2,16 @@
 //!
 //! A chunk travels as one frame, header and payload side by side, into one slot of the receiver:
 //!
-//! | bytes    | field  | meaning                                                              |
-//! |----------|--------|----------------------------------------------------------------------|
-//! | 0..4     | length | payload bytes, 1 to the chunk size agreed on                         |
-//! | 4..8     | slot   | the receiver's slot this frame was written to                        |
-//! | 8..16    | offset | bytes of this direction before the payload                           |
-//! | 16..24   | digest | the digest of the payload; 0 if the payload is sealed                |
-//! | 24..40   | tag    | the tag of a sealed payload; zero if the payload is not sealed       |
-//! | 40..120  |        | zero: see [`HEADER_BYTES`]                                           |
-//! | 120..128 | check  | xxh3-64 of bytes 0..120, so that a damaged length is detected       |
+//! | bytes    | field   | meaning                                                        |
+//! |----------|---------|----------------------------------------------------------------|
+//! | 0..4     | length  | payload bytes, 1 to the chunk size agreed on                   |
+//! | 4..8     | slot    | the receiver's slot this frame was written to                  |
+//! | 8..16    | offset  | bytes of this direction before the payload                     |
+//! | 16..24   | digest  | the digest of the payload; 0 if the payload is sealed          |
+//! | 24..40   | tag     | the tag of a sealed payload; zero if the payload is not sealed |
+//! | 40..48   | follows | the end of the chunk before it on this rail                    |
+//! | 48..120  |         | zero: see [`HEADER_BYTES`]                                     |
+//! | 120..128 | check   | xxh3-64 of bytes 0..120, so that a damaged length is detected  |
 //!
 //! All integers are little-endian.
 //!
@@ -21,7 +22,9 @@
 //! [chain](Chain) is a digest over the tags or digests, in the order of the chunks. The FIN carries its end, so that a
 //! chunk which was left out or taken twice is found even if every other check fails to find it. The chain of an empty
 //! stream is 0. Each rail of a stream has a chain: its offsets only grow, the bytes between two of its chunks travel on
-//! other rails, and the FIN carries the digest over the ends of all chains.
+//! other rails, and the FIN carries the digest over the ends of all chains. Each header says where the chunk before it
+//! on its rail ends. So the receiver knows of any chunk whether it is the next one of its rail, and a chunk that is
+//! missing or early is found at once. No tag covers that field: a wrong value only makes the receiver refuse the chunk.
 //!
 //! # Credits
 //!
@@ -66,6 +69,8 @@ pub(crate) struct Header {
     pub(crate) offset: u64,
     /// The digest of the payload, or its tag.
     pub(crate) mark: Mark,
+    /// The end of the chunk before it on this rail: `offset`, unless other rails carry bytes between the two.
+    pub(crate) follows: u64,
 }
 
 /// How bytes that arrived differ from what was sent.
@@ -106,6 +111,7 @@ impl Header {
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.mark.digest.to_le_bytes());
         bytes[24..24 + TAG_BYTES].copy_from_slice(&self.mark.tag);
+        bytes[40..48].copy_from_slice(&self.follows.to_le_bytes());
         let check = xxh3_64(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
         bytes
@@ -123,6 +129,7 @@ impl Header {
                 digest: long(bytes, 16),
                 tag: std::array::from_fn(|i| bytes[24 + i]),
             },
+            follows: long(bytes, 40),
         };
         if header.encode() == *bytes {
             Ok(header)
@@ -198,37 +205,45 @@ impl Chain {
         self.digest
     }
 
-    /// Leaves the bytes up to `offset` to other rails.
-    pub(crate) fn skip_to(&mut self, offset: u64) {
-        assert!(self.has_gaps && offset >= self.offset, "a rail goes back");
-        self.offset = offset;
-    }
-
     /// Makes the header for the next payload, which has 1 to `u32::MAX` bytes, and seals the payload in place if the
-    /// stream is encrypted. The payload must not be read or changed after that: it is sent as it is, and again if it is
-    /// lost.
-    pub(crate) fn seal(&mut self, slot: u32, payload: &mut [u8]) -> Header {
+    /// stream is encrypted. `offset` bytes of the direction are before it; other rails carry those behind the end of the
+    /// last chunk. The payload must not be read or changed after that: it is sent as it is, and again if it is lost.
+    pub(crate) fn seal_at(&mut self, offset: u64, slot: u32, payload: &mut [u8]) -> Header {
+        assert!(
+            self.may_go_on_at(offset),
+            "a rail goes back or leaves a gap"
+        );
         let length = u32::try_from(payload.len()).expect("a chunk is at most 64 MiB");
         let header = Header {
             length,
             slot,
-            offset: self.offset,
-            mark: self.guard.protect(self.offset, payload),
+            offset,
+            mark: self.guard.protect(offset, payload),
+            follows: self.offset,
         };
         self.advance(&header);
         header
+    }
+
+    /// Makes the header for the payload that follows the last chunk: see [`seal_at`](Self::seal_at).
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn seal(&mut self, slot: u32, payload: &mut [u8]) -> Header {
+        self.seal_at(self.offset, slot, payload)
+    }
+
+    /// Returns true if the chunk after the last one may begin at `offset`.
+    fn may_go_on_at(&self, offset: u64) -> bool {
+        offset == self.offset || (self.has_gaps && offset > self.offset)
     }
 
     /// Verifies the next chunk, opens it in place if the stream is encrypted, and adds it to the chain. A damaged chunk
     /// does not change the chain.
     /// Fails with [`Damage::Order`], [`Damage::Payload`] or [`Damage::Seal`].
     pub(crate) fn open(&mut self, header: &Header, payload: &mut [u8]) -> Result<(), Damage> {
-        let is_next = if self.has_gaps {
-            header.offset >= self.offset && header.end() > header.offset
-        } else {
-            header.offset == self.offset
-        };
-        if !is_next || header.length as usize != payload.len() {
+        let is_next = header.follows == self.offset && self.may_go_on_at(header.offset);
+        // A peer can make up an offset so large that no number of 64 bits is the end.
+        let has_end = header.end() > header.offset;
+        if !is_next || !has_end || header.length as usize != payload.len() {
             return Err(Damage::Order);
         }
         let checked = self.guard.check(header.offset, &header.mark, payload);
@@ -296,8 +311,8 @@ mod tests {
     }
 
     prop_compose! {
-        fn any_header()(length: u32, slot: u32, offset: u64, digest: u64, tag: [u8; TAG_BYTES]) -> Header {
-            Header { length, slot, offset, mark: Mark { digest, tag } }
+        fn any_header()(length: u32, slot: u32, offset: u64, digest: u64, tag: [u8; TAG_BYTES], follows: u64) -> Header {
+            Header { length, slot, offset, mark: Mark { digest, tag }, follows }
         }
     }
 
@@ -315,7 +330,7 @@ mod tests {
         }
 
         #[test]
-        fn a_header_with_more_in_it_is_none(header in any_header(), at in 40..CHECKED_BYTES, more in 1..=u8::MAX) {
+        fn a_header_with_more_in_it_is_none(header in any_header(), at in 48..CHECKED_BYTES, more in 1..=u8::MAX) {
             let mut bytes = header.encode();
             bytes[at] = more;
             let check = xxh3_64(&bytes[..CHECKED_BYTES]);
@@ -350,7 +365,7 @@ mod tests {
 
         /// The check of a header is no secret: who changes a field computes it again.
         #[test]
-        fn a_field_that_somebody_changes_is_found(payload in proptest::collection::vec(any::<u8>(), 1..300), other in any_header(), field in 0..4_u8) {
+        fn a_field_that_somebody_changes_is_found(payload in proptest::collection::vec(any::<u8>(), 1..300), other in any_header(), field in 0..5_u8) {
             for cipher in CIPHERS.into_iter().skip(1) {
                 let (header, sealed) = sealed(&mut chain(1, cipher), std::slice::from_ref(&payload)).remove(0);
                 let mut changed = header;
@@ -358,6 +373,7 @@ mod tests {
                     0 => changed.length = other.length,
                     1 => changed.offset = other.offset,
                     2 => changed.mark.digest = other.mark.digest,
+                    3 => changed.follows = other.follows,
                     _ => changed.mark.tag = other.mark.tag,
                 }
                 prop_assume!(changed != header);
@@ -395,6 +411,7 @@ mod tests {
                 let (header, payload) = chunks[there].clone();
                 let moved = Header {
                     offset: place,
+                    follows: place,
                     ..header
                 };
                 assert!(is_unmarked(&opened(&mut chain, &(moved, payload))));
@@ -411,6 +428,33 @@ mod tests {
             opened(&mut there, &chunks[0]).unwrap();
             assert_eq!(opened(&mut there, &chunks[0]), Err(Damage::Order));
             assert_eq!(opened(&mut there, &chunks[2]), Err(Damage::Order));
+        }
+    }
+
+    /// The bytes between two chunks of a rail travel on other rails, so their number says nothing about what is missing.
+    #[test]
+    fn a_chunk_of_a_rail_that_comes_twice_or_too_early_is_found() {
+        let rail = |cipher| Chain {
+            has_gaps: true,
+            ..chain(1, cipher)
+        };
+        for cipher in CIPHERS {
+            let mut here = rail(cipher);
+            let chunks = [0, 700, 705, 9_000].map(|offset| {
+                let mut payload = b"chunk".to_vec();
+                (here.seal_at(offset, 7, &mut payload), payload)
+            });
+            for next in 0..chunks.len() {
+                let mut there = rail(cipher);
+                for chunk in &chunks[..next] {
+                    opened(&mut there, chunk).unwrap();
+                }
+                let others = chunks.iter().enumerate().filter(|(nth, _)| *nth != next);
+                for (nth, chunk) in others {
+                    let result = opened(&mut there, chunk);
+                    assert_eq!(result, Err(Damage::Order), "{nth} after {next} chunks");
+                }
+            }
         }
     }
 

@@ -58,7 +58,7 @@ pub(crate) struct FirstRail<S> {
     others: Vec<Arc<SendHandover<S>>>,
     /// The rail that is asked for a slot next.
     next: usize,
-    /// The number of bytes in chunks so far.
+    /// The number of bytes that have a place so far: those of chunks, and those that were sent small.
     offset: u64,
     /// The last chunk was full: more will follow, and other rails take them. A chunk that is not full is a message for
     /// which the peer may wait, and stays on this rail.
@@ -92,13 +92,22 @@ impl<S: Slot> FirstRail<S> {
         Some(FillingSlot::of_rail(slot, other + 1))
     }
 
-    /// Says where the bytes of the next chunk belong.
+    /// Says where the bytes of the next chunk belong, to which nothing is added any more.
     fn place(&mut self, chunk: &mut FillingSlot<S>) {
         if chunk.offset().is_none() {
             chunk.set_offset(self.offset);
-            self.offset += chunk.filled() as u64;
+            self.offset += chunk.unsent().len() as u64;
             self.is_bulk = chunk.is_full();
         }
+    }
+
+    /// Returns where the next `count` bytes belong of the chunk that is being filled: they are sent small, and more may
+    /// be added to the chunk meanwhile.
+    fn place_part(&mut self, count: usize) -> u64 {
+        let offset = self.offset;
+        self.offset += count as u64;
+        self.is_bulk = false;
+        offset
     }
 }
 
@@ -311,17 +320,20 @@ impl<P: SendPath> FrameSender<P> {
             chain,
             sealed,
             filling,
+            part,
             ..
         } = self;
         let Some(next) = sealed.front_mut().or(filling.as_mut()) else {
             return;
         };
         let count = next.unsent().len().min(max_bytes);
-        if let Some(offset) = next.offset() {
-            chain.skip_to(offset);
-        }
+        let offset = match (next.offset(), part) {
+            (Some(offset), _) => offset,
+            (None, SendPart::First(first)) => first.place_part(count),
+            (None, _) => chain.offset(),
+        };
         let payload = next.unsent_mut(count);
-        let header = chain.seal(NO_SLOT, payload);
+        let header = chain.seal_at(offset, NO_SLOT, payload);
         path.post_small(&header, payload);
         state.count_sent(count as u64, chain.digest());
         faults::point("first-chunk-sent");
@@ -335,12 +347,10 @@ impl<P: SendPath> FrameSender<P> {
 
     fn post(&mut self, state: &RailState, mut chunk: FillingSlot<P::Slot>, target: u32) {
         chunk.close_gap();
-        if let Some(offset) = chunk.offset() {
-            self.chain.skip_to(offset);
-        }
+        let offset = chunk.offset().unwrap_or(self.chain.offset());
         let filled = chunk.filled();
         let mut slot = chunk.slot;
-        let header = self.chain.seal(target, slot.payload_mut(filled));
+        let header = self.chain.seal_at(offset, target, slot.payload_mut(filled));
         slot.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
         self.path.post(slot, header.frame_bytes(), target);
         state.count_sent(filled as u64, self.chain.digest());

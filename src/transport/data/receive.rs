@@ -818,6 +818,7 @@ mod tests {
             slot: 0,
             offset: 0,
             mark: Mark::default(),
+            follows: 0,
         };
         let (state, mut flood) = (state(), Flood::new());
         flood.left_in_slot = Some(header);

@@ -267,6 +267,7 @@ mod tests {
             data::{
                 frame::{Chain, HEADER_BYTES, Header},
                 frame_sender::{FrameSender, SendPart},
+                handover::SendHandover,
                 slots::{NO_SLOT, SendPath, Slot, SmallFrame},
                 tcp::TcpReceive,
             },
@@ -459,16 +460,52 @@ mod tests {
         type Receive = TcpReceive;
     }
 
-    /// The sending half of an encrypted stream over [`Recording`], and what was written to it.
+    /// The sending half of a stream over [`Recording`], what was written to it, and the second rail of two.
     struct Recorded {
         half: SendHalf<RecordingPath>,
         lent: Vec<LentSlot<RecordingPath>>,
         written: Vec<u8>,
+        other: Option<OtherRail>,
+    }
+
+    /// A rail that sends what it is handed at once.
+    struct OtherRail {
+        state: RailState,
+        handover: Arc<SendHandover<Memory>>,
+        /// The chunks that it has sent, with their offsets.
+        sent: Vec<(u64, Vec<u8>)>,
+    }
+
+    impl OtherRail {
+        fn new(state: &Arc<State>) -> Self {
+            let handover = SendHandover::new();
+            for _ in 0..2 {
+                handover.put_empty(Memory(vec![0; HEADER_BYTES + CHUNK_BYTES].into()));
+            }
+            Self {
+                state: RailState::new(state, 1),
+                handover,
+                sent: Vec::new(),
+            }
+        }
+
+        fn drive(&mut self) {
+            for chunk in self.handover.take_filled() {
+                let offset = chunk.offset().expect("it has a place");
+                self.sent.push((offset, chunk.data().to_vec()));
+                self.state.count_posted();
+                self.handover.put_empty(chunk.slot);
+            }
+        }
     }
 
     impl Recorded {
-        fn new(cipher: Option<Cipher>) -> Self {
-            let state = RailState::new(&State::new("hostB".to_owned(), Direction::Send, 2), 0);
+        fn new(cipher: Option<Cipher>, rails: usize) -> Self {
+            let state = State::with_rails("hostB".to_owned(), Direction::Send, 2, rails);
+            let other = (rails > 1).then(|| OtherRail::new(&state));
+            let others = other.iter().map(|other| Arc::clone(&other.handover));
+            let part = SendPart::first(others.collect());
+            let state = RailState::new(&state, 0);
             state.set_peer_slots(SLOTS);
             let path = Recording {
                 given: Vec::new(),
@@ -478,12 +515,8 @@ mod tests {
                 small: None,
             };
             let guard = StreamSeal::of_seed(7, Role::Dialer, cipher).guard(Way::Out);
-            let sender = SharedSender::new(
-                path,
-                Chain::new(guard),
-                SendPart::Only,
-                faults::Faults::default(),
-            );
+            let sender =
+                SharedSender::new(path, chain(guard, rails), part, faults::Faults::default());
             let half = SendHalf::new(Arc::new(Shared {
                 state,
                 sender: Some(sender),
@@ -494,6 +527,7 @@ mod tests {
                 half,
                 lent: Vec::new(),
                 written: Vec::new(),
+                other,
             }
         }
 
@@ -546,9 +580,37 @@ mod tests {
                 7 => self.steward(),
                 8 => self.grant(count),
                 9 => self.complete(count),
+                10 => self.other.iter_mut().for_each(OtherRail::drive),
+                11 => self.place(count),
                 _ => self.sender().path.small = count.checked_sub(10),
             }
         }
+
+        /// Carries a file: the second rail claims its first bytes, and the first rail those that follow.
+        #[cfg(feature = "cli")]
+        fn place(&mut self, count: usize) {
+            let Some(other) = &mut self.other else { return };
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut next = self.half.begin_placed().unwrap();
+            assert_eq!(next, self.written.len() as u64);
+            let bytes = vec![0xf1; count];
+            other.sent.push((next, bytes.clone()));
+            self.written.extend(bytes);
+            next += count as u64;
+            if let Poll::Ready(room) = self.half.poll_slot(&mut cx) {
+                let room = room.unwrap();
+                let count = (count / 2 + 1).min(room.len());
+                room[..count].fill(0xf2);
+                self.half.advance(count);
+                self.half.post_at(next, &mut cx).unwrap();
+                self.written.extend(vec![0xf2; count]);
+                next += count as u64;
+            }
+            self.half.end_placed(next);
+        }
+
+        #[cfg(not(feature = "cli"))]
+        fn place(&mut self, _count: usize) {}
 
         fn steward(&self) {
             let mut cx = Context::from_waker(Waker::noop());
@@ -580,30 +642,46 @@ mod tests {
                 self.act(8, SLOTS);
                 self.act(9, SLOTS);
                 self.act(3, 0);
+                self.act(10, 0);
             }
         }
     }
 
+    fn chain(guard: Guard, rails: usize) -> Chain {
+        if rails > 1 {
+            Chain::with_gaps(guard)
+        } else {
+            Chain::new(guard)
+        }
+    }
+
     proptest! {
-        /// Whatever the user, the steward, the network and the peer do, the path is given every offset once, and what it
-        /// is given opens in order: no offset is sealed twice, and no sealed byte is changed, split or joined.
+        /// Whatever the user, the steward, the network and the peer do, with one rail or two, every offset is sent once,
+        /// and what the path is given opens in order: no offset is sealed twice, and no sealed byte is changed, split or
+        /// joined.
         #[test]
-        fn every_offset_is_sealed_once(acts in prop::collection::vec((0..11_u8, 0..CHUNK_BYTES), 0..300)) {
+        fn every_offset_is_sealed_once(rails in 1..3_usize, acts in prop::collection::vec((0..13_u8, 0..CHUNK_BYTES), 0..300)) {
             for cipher in [None, Some(Cipher::Aes256Gcm), Some(Cipher::ChaCha20Poly1305)] {
-                let mut recorded = Recorded::new(cipher);
+                let mut recorded = Recorded::new(cipher, rails);
                 for (act, count) in &acts {
                     recorded.act(*act, *count);
                 }
                 recorded.end();
                 let given = std::mem::take(&mut recorded.sender().path.given);
                 let guard = StreamSeal::of_seed(7, Role::Acceptor, cipher).guard(Way::In);
-                let (mut there, mut opened) = (Chain::new(guard), Vec::new());
+                let mut there = chain(guard, rails);
+                let mut sent = recorded.other.take().map_or(Vec::new(), |other| other.sent);
                 for (header, mut payload) in given {
-                    prop_assert_eq!(header.offset, opened.len() as u64);
                     prop_assert_eq!(there.open(&header, &mut payload), Ok(()));
-                    opened.extend(payload);
+                    sent.push((header.offset, payload));
                 }
-                prop_assert_eq!(&opened, &recorded.written);
+                sent.sort_by_key(|(offset, _)| *offset);
+                let mut all = Vec::new();
+                for (offset, payload) in sent {
+                    prop_assert_eq!(offset, all.len() as u64);
+                    all.extend(payload);
+                }
+                prop_assert_eq!(&all, &recorded.written);
                 prop_assert_eq!(there.digest(), recorded.sender().chain.digest());
             }
         }

@@ -241,7 +241,7 @@ pub(crate) struct FillingSlot<S> {
     sent: usize,
     /// The end of the bytes that hold data.
     filled: usize,
-    /// The number of bytes of the direction before the first one; none where it follows what was sent before.
+    /// The number of bytes of the direction before the first unsent one; none while nothing says where it belongs.
     offset: Option<u64>,
     rail: usize,
 }
@@ -299,14 +299,14 @@ impl<S: Slot> FillingSlot<S> {
         self.filled - before
     }
 
-    /// Sets the number of bytes of the direction before the first one: other rails carry those that come between.
+    /// Sets the number of bytes of the direction before the first unsent one: other rails carry those that come between.
     pub(in crate::transport::data) fn set_offset(&mut self, offset: u64) {
         self.offset = Some(offset);
     }
 
     /// Returns the number of bytes of the direction before the first unsent one, if it was set.
     pub(in crate::transport::data) fn offset(&self) -> Option<u64> {
-        self.offset.map(|offset| offset + self.sent as u64)
+        self.offset
     }
 
     /// Returns the number of bytes that hold data.
@@ -322,6 +322,7 @@ impl<S: Slot> FillingSlot<S> {
     /// Records that the first `count` bytes of [`unsent`](Self::unsent) have been sent.
     pub(in crate::transport::data) fn mark_sent(&mut self, count: usize) {
         self.sent += count;
+        self.offset = self.offset.map(|offset| offset + count as u64);
     }
 
     /// Returns the bytes that have not been sent.
@@ -339,7 +340,6 @@ impl<S: Slot> FillingSlot<S> {
         if self.sent > 0 {
             let unsent = HEADER_BYTES + self.sent..HEADER_BYTES + self.filled;
             self.slot.bytes_mut().copy_within(unsent, HEADER_BYTES);
-            self.offset = self.offset();
             self.filled -= std::mem::take(&mut self.sent);
         }
     }

@@ -594,8 +594,8 @@ impl LocalPorts {
             // A cipher reads what it opens more than once, and the peer's device may write it in between.
             copies: self.copies || seal.cipher().is_some(),
             seal: seal.of_rail(u32::try_from(rail.number).unwrap_or(u32::MAX)),
-            // The frames of an express path are in order only where the bytes before each are known.
-            ring: (self.small_frames > 0 && rail.rails == 1).then(|| {
+            // Small messages stay on the first rail.
+            ring: (self.small_frames > 0 && rail.number == 0).then(|| {
                 let direction = agreement.direction;
                 RingLayout::new(self.small_frames, direction.sends(), direction.receives())
             }),

@@ -51,7 +51,7 @@ pub(crate) struct Memlock {
     pub(crate) rails: u64,
     /// The size of a page, in bytes. Regions are counted in pages.
     pub(crate) page: u64,
-    /// The memory for other uses than the pool, in bytes.
+    /// The memory of one end of a stream for other uses than its pools, in bytes.
     pub(crate) reserved: u64,
 }
 
@@ -150,20 +150,23 @@ impl Memlock {
         let divided = Self {
             cap,
             rails,
-            // Only a stream with one rail has an express path.
-            reserved: if rails == 1 { self.reserved } else { 0 },
             ..*self
         };
-        (rails == 1 || divided.budget() >= LEAST_RAIL_BYTES).then_some(divided)
+        (rails == 1 || divided.most() / rails >= LEAST_RAIL_BYTES).then_some(divided)
     }
 
-    /// Returns how much one rail of one end of a stream may pin, in bytes.
-    fn budget(&self) -> u64 {
+    /// Returns how much one end of a stream may pin, in bytes.
+    fn most(&self) -> u64 {
         let left = self
             .limit
             .map_or(u64::MAX, |l| l.saturating_sub(self.pinned));
-        let left = left / self.rails;
-        left.min(self.cap).saturating_sub(self.reserved)
+        left.min(self.cap * self.rails)
+    }
+
+    /// Returns how much each rail of one end of a stream may pin, in bytes. All rails make room for the express path of
+    /// the first one, because all have pools of the same size.
+    fn budget(&self) -> u64 {
+        self.most().saturating_sub(self.reserved) / self.rails
     }
 
     /// Returns how much one end of a stream pins, in bytes.
@@ -399,20 +402,33 @@ mod tests {
             limit: None,
             ..limited(0)
         };
-        for rails in 1..=32 {
-            let each = unlimited.divided(rails).unwrap();
-            let (chunk, depth) = fit(POOL.0, POOL.1, Direction::Both, &each).unwrap();
-            let all = u64::from(rails) * each.needed(chunk, depth, Direction::Both);
-            assert!(all <= RAILS_CAP_BYTES, "{rails} rails pin {all}");
+        let with_express = |mut memlock: Memlock| {
+            memlock.reserve_express(300 << 10);
+            memlock
+        };
+        for end in [
+            unlimited,
+            with_express(unlimited),
+            with_express(limited(24 * MIB)),
+        ] {
+            let divided = |rails| Some((rails, end.divided(rails)?));
+            for (rails, each) in (1..=32).map_while(divided) {
+                let (chunk, depth) = fit(POOL.0, POOL.1, Direction::Both, &each).unwrap();
+                let pools = u64::from(rails) * each.needed(chunk, depth, Direction::Both);
+                let all = pools + each.reserved;
+                let most = end.limit.unwrap_or(RAILS_CAP_BYTES);
+                assert!(all <= most, "{rails} rails pin {all}");
+            }
         }
-        // As many rails as each have room for chunks.
+        // As many rails as each have room for chunks, with an express path or without one.
         let most = |limit| {
-            (1..)
-                .map_while(|rails| limited(limit).divided(rails))
-                .count()
+            let rails = |memlock: Memlock| (1..).map_while(|rails| memlock.divided(rails)).count();
+            let [plain, express] = [limited(limit), with_express(limited(limit))].map(rails);
+            assert_eq!(plain, express, "{limit}");
+            plain
         };
         assert_eq!([most(64 << 10), most(8 * MIB), most(16 * MIB)], [1, 4, 8]);
-        let divided = unlimited.divided(8).unwrap();
+        let divided = with_express(unlimited).divided(8).unwrap();
         assert_eq!(fit(POOL.0, POOL.1, Direction::Send, &divided), Ok(POOL));
     }
 
@@ -423,8 +439,6 @@ mod tests {
         assert!(!fits(2 * MIB) && !fits(64 * KIB));
         let mut memlock = limited(64 * MIB);
         assert!(memlock.reserve_express(300 << 10));
-        let reserved = |rails| memlock.divided(rails).unwrap().reserved;
-        assert!(reserved(1) > 300 << 10 && reserved(2) == 0);
         let (chunk, depth) = fit(POOL.0, POOL.1, Direction::Both, &memlock).unwrap();
         let pool = memlock.needed(chunk, depth, Direction::Both);
         assert!(pool + (300 << 10) + RING_BYTES <= DEFAULT_CAP_BYTES);

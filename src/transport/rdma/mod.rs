@@ -3,11 +3,12 @@
 //! A chunk is one `write_with_imm` of header and payload from a registered slot of the sender into a slot that the
 //! receiver granted. For each grant the receiver has posted a small receive, whose completion says that the frame has
 //! arrived. Slots are used in the order in which they are granted, so the receiver finds the frame in the next granted
-//! slot. Small frames cross a second queue pair, the express path, without slots; the receiver takes the frames of both
-//! in the order of their offsets. Credits and all messages travel on the control connection.
+//! slot. Small frames cross a second queue pair, the express path, without slots; each header says which frame it
+//! follows, and the receiver takes the frames of both in this order. Credits and all messages travel on the control
+//! connection.
 //!
-//! A stream of several rails has a link for each, without an express path: its order needs to know which bytes precede
-//! each frame. The completions of a link are polled in the runtime of its rail's thread.
+//! A stream of several rails has a link for each, and the first one the express path: small messages stay on it. The
+//! completions of a link are polled in the runtime of its rail's thread.
 //!
 //! A receive is posted before its slot is granted, so every write finds a receive. A reliable connection completes in
 //! order, so the sender only looks at its oldest write. The header is copied before it is checked, once, because the

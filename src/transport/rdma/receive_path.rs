@@ -8,13 +8,13 @@ use std::{
 };
 
 use super::{
-    express::path::ExpressPath,
+    express::{order::FrameOrder, path::ExpressPath},
     link::{Link, WorkRequest},
     pool::RdmaSlot,
     renewal::RenewalShared,
 };
 use crate::transport::data::{
-    frame::{Damage, Header},
+    frame::Header,
     slots::{NO_SLOT, ReceivePath, Slot, invalid},
 };
 
@@ -27,11 +27,7 @@ pub(crate) struct RdmaReceive {
     arrived: u64,
     /// The link has an express path, or the last link had one.
     has_express: bool,
-    /// The offset of the next frame.
-    next: u64,
-    /// Frames of the link whose predecessors, small frames, have not arrived, in the order of their offsets. Each with
-    /// its number on the link; those that are kept from an earlier link have the number 0.
-    early: VecDeque<(u64, RdmaSlot, Header)>,
+    order: FrameOrder<RdmaSlot>,
     renewal: Arc<RenewalShared>,
 }
 
@@ -69,8 +65,7 @@ impl RdmaReceive {
             live: Some(live),
             generation: 0,
             arrived: 0,
-            next: 0,
-            early: VecDeque::new(),
+            order: FrameOrder::new(),
             renewal,
         }
     }
@@ -100,9 +95,7 @@ impl RdmaReceive {
     /// of those that have come early this end keeps a copy. Every other frame is sent again.
     pub(super) fn take_down(&mut self, frames: u64) {
         self.live = None;
-        self.early.retain(|(number, ..)| *number <= frames);
-        for (number, slot, header) in &mut self.early {
-            *number = 0;
+        for (slot, header) in self.order.leave_link(frames) {
             slot.leave_pool();
             header.slot = NO_SLOT;
         }
@@ -129,16 +122,14 @@ impl ReceivePath for RdmaReceive {
             }
             self.check_order()?;
             let (slot, header) = ready!(self.poll_link(cx))?;
-            let follows_others = header.offset > self.next && self.may_come_early();
-            if !follows_others {
+            let is_early = self.order.is_early(&header) && self.may_come_early();
+            if !is_early {
                 return self.deliver((slot, header));
             }
-            if self.early.len() >= MOST_EARLY_POOLS * self.slots() {
+            if self.order.early() >= MOST_EARLY_POOLS * self.slots() {
                 return Poll::Ready(Err(invalid("too many chunks before a small frame")));
             }
-            let later = |(_, _, other): &(u64, RdmaSlot, Header)| other.offset < header.offset;
-            let place = self.early.partition_point(later);
-            self.early.insert(place, (self.arrived, slot, header));
+            self.order.keep(self.arrived, slot, header);
         }
     }
 
@@ -146,7 +137,7 @@ impl ReceivePath for RdmaReceive {
         let Some(express) = self.live.as_ref().and_then(|live| live.express.as_ref()) else {
             return;
         };
-        if self.early.is_empty() && awaited() {
+        if self.order.early() == 0 && awaited() {
             express.spin();
         }
     }
@@ -194,19 +185,13 @@ impl RdmaReceive {
     fn small_or_early(&mut self, cx: &mut Context<'_>) -> Option<(RdmaSlot, Header)> {
         let live = self.live.as_ref().filter(|live| !live.broken);
         if let Some(express) = live.and_then(|live| live.express.as_ref()) {
-            match express.poll_frame(cx, self.next) {
+            match express.poll_frame(cx, self.order.end()) {
                 Ok(Poll::Ready(frame)) => return Some(frame),
                 Ok(Poll::Pending) => {}
                 Err(error) => self.renewal.note_express_result(Err(error)),
             }
         }
-        let (_, _, header) = self.early.front()?;
-        if header.offset != self.next {
-            return None;
-        }
-        self.early
-            .pop_front()
-            .map(|(_, slot, header)| (slot, header))
+        self.order.take_next()
     }
 
     /// Returns true if frames of the link can come before small frames that precede them.
@@ -219,13 +204,8 @@ impl RdmaReceive {
     /// Checks that the oldest frame of the express path or of the link can still become the next one.
     fn check_order(&self) -> io::Result<()> {
         let express = self.live.as_ref().and_then(|live| live.express.as_ref());
-        let small = express.and_then(|express| express.next_offset());
-        // Frames that were kept from an earlier link may wait for frames of either way.
-        let waits_for_small = self.early.iter().any(|(number, ..)| *number > 0);
-        if small.is_some_and(|small| is_out_of_order(small, self.next, waits_for_small)) {
-            return Err(invalid(Damage::Order.text()));
-        }
-        Ok(())
+        let small = express.and_then(|express| express.next_follows());
+        small.map_or(Ok(()), |small| self.order.check(small))
     }
 
     /// Returns a frame as the next one.
@@ -233,9 +213,8 @@ impl RdmaReceive {
         &mut self,
         (slot, header): (RdmaSlot, Header),
     ) -> Poll<io::Result<(RdmaSlot, Header)>> {
-        self.next = header.end();
-        let length = u64::from(header.length);
-        self.renewal.raise_received(self.next, length);
+        self.order.deliver(&header);
+        self.renewal.count_received(header.length.into());
         Poll::Ready(Ok((slot, header)))
     }
 
@@ -270,28 +249,5 @@ impl RdmaReceive {
         }
         slot.copy_frame(header.frame_bytes());
         Poll::Ready(Ok((slot, header)))
-    }
-}
-
-/// Returns true if the oldest small frame that has arrived, at the offset `small`, can no longer become the `next` one,
-/// or hides the one that frames of the link wait for.
-///
-/// A small frame at `next` is in order: the sending side may have taken it off the queue after the receiving side
-/// looked there.
-fn is_out_of_order(small: u64, next: u64, waits_for_small: bool) -> bool {
-    small < next || (small > next && waits_for_small)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_missed_or_hidden_small_frame_is_out_of_order() {
-        for waits in [false, true] {
-            assert!(is_out_of_order(9, 10, waits));
-            assert!(!is_out_of_order(10, 10, waits));
-            assert_eq!(is_out_of_order(11, 10, waits), waits);
-        }
     }
 }

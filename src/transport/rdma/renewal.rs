@@ -78,12 +78,6 @@ use crate::{
 /// What both sides of the data path share with the task that renews the link.
 pub(crate) struct RenewalShared {
     state: RailState,
-    /// The stream has other rails beside this one.
-    has_others: bool,
-    /// The offset up to which writes of this rail have completed.
-    sent: AtomicU64,
-    /// The offset up to which frames of this rail have arrived.
-    received: AtomicU64,
     /// The number of chunks that have completed on this link.
     completions: AtomicU64,
     completions_with_nudges: AtomicU64,
@@ -122,10 +116,7 @@ impl RenewalShared {
     /// Requests a new link after `limit` completions.
     pub(crate) fn new(state: RailState, limit: u64) -> Self {
         Self {
-            has_others: state.has_others(),
             state,
-            sent: AtomicU64::new(0),
-            received: AtomicU64::new(0),
             completions: AtomicU64::new(0),
             completions_with_nudges: AtomicU64::new(0),
             limit,
@@ -166,23 +157,15 @@ impl RenewalShared {
         &self.state.data
     }
 
-    /// Records that all bytes of this rail up to the offset `end` have been sent, the last `length` of them in one
-    /// frame: of two ways to the peer one may be ahead.
-    pub(crate) fn raise_sent(&self, end: u64, length: u64) {
-        self.data().add_sent(self.raise(&self.sent, end, length));
+    /// Records that `bytes` of payload have been sent: their write has completed, the express path has them, or the peer
+    /// has verified them. A frame that is sent again is counted once.
+    pub(crate) fn count_sent(&self, bytes: u64) {
+        self.data().add_sent(bytes);
     }
 
-    /// Records that a frame of this rail has been received, whose last byte is before the offset `end`.
-    pub(crate) fn raise_received(&self, end: u64, length: u64) {
-        let bytes = self.raise(&self.received, end, length);
+    /// Records that a frame with `bytes` of payload has been received.
+    pub(crate) fn count_received(&self, bytes: u64) {
         self.data().add_received(bytes);
-    }
-
-    /// Raises the offset of this rail, and returns how many of its bytes that adds.
-    fn raise(&self, count: &AtomicU64, end: u64, length: u64) -> u64 {
-        let added = end.saturating_sub(count.fetch_max(end, Ordering::Relaxed));
-        // The bytes between two frames of a rail travel on other rails.
-        added.min(if self.has_others { length } else { u64::MAX })
     }
 
     /// Wakes the renewal: a work request has completed or failed.
@@ -707,33 +690,5 @@ impl Renewer {
         state.resume();
         // The steward too: only it drives a half that its user does not poll.
         state.wake_all();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Direction, transport::control::state::State};
-
-    /// The counts are those of a stall's message: offsets would name bytes that travel on other rails.
-    #[test]
-    fn the_bytes_between_two_frames_of_a_rail_are_not_counted() {
-        for (rails, counted) in [(1, 9_000), (2, 1_200)] {
-            let state = State::with_rails("hostB".to_owned(), Direction::Both, 2, rails);
-            let rail = RenewalShared::new(RailState::new(&state, 0), u64::MAX);
-            // Two frames of 400 bytes, one of them again after a renewal, and one that the peer has verified.
-            for (end, length) in [
-                (5_400, 400),
-                (8_400, 400),
-                (8_400, 400),
-                (9_000, 400),
-                (9_000, 0),
-            ] {
-                rail.raise_sent(end, length);
-                rail.raise_received(end, length);
-            }
-            let counts = [rail.data().sent(), rail.data().received()];
-            assert_eq!(counts, [counted; 2], "{rails} rails");
-        }
     }
 }

@@ -66,8 +66,8 @@ pub(super) struct SendLink {
     is_one_way: bool,
     /// The most bytes that are sent in small frames.
     most_small: usize,
-    /// The number of bytes up to the end of the last small frame.
-    small_end: u64,
+    /// The bytes of small frames that do not count as sent, because a write before them is in flight.
+    small_uncounted: u64,
     writes: u64,
     faults: Faults,
 }
@@ -78,14 +78,16 @@ struct InFlightWrite {
     index: u32,
     bytes: usize,
     frame_bytes: usize,
-    /// The number of bytes of this direction up to the end of the frame.
-    end: u64,
+    /// The number of payload bytes that count as sent when the write completes.
+    uncounted: u64,
 }
 
 /// A frame in heap memory, and the slot of the peer that it is for, if it has one already.
 struct Frame {
     bytes: Vec<u8>,
     target: Option<u32>,
+    /// The number of payload bytes that do not count as sent: all of them, or none if the express path has had the frame.
+    uncounted: u64,
 }
 
 impl SendLink {
@@ -108,7 +110,7 @@ impl SendLink {
             broken: false,
             express,
             is_one_way,
-            small_end: 0,
+            small_uncounted: 0,
             writes: 0,
             faults,
         }
@@ -135,23 +137,36 @@ impl SendLink {
         }
     }
 
-    /// Counts the last small frame as sent, unless a write before it is in flight: a lost completion must be noticed.
-    fn note_sent(&self, renewal: &RenewalShared) {
+    /// Counts the small frames as sent, unless a write before them is in flight: a lost completion must be noticed.
+    fn count_small(&mut self, renewal: &RenewalShared) {
         if self.in_flight.is_empty() {
-            // Only a stream with one rail has an express path.
-            renewal.raise_sent(self.small_end, u64::MAX);
+            renewal.count_sent(mem::take(&mut self.small_uncounted));
         }
     }
 
-    /// Sends a frame over the express path, which keeps it until the peer has consumed it, even if it fails.
-    fn send_small(&mut self, header: &Header, payload: &[u8], renewal: &RenewalShared) {
+    /// Sends a frame over the express path, which keeps it until the peer has consumed it, even if it fails. `uncounted`
+    /// of its bytes do not count as sent yet.
+    fn send_small(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        uncounted: u64,
+        renewal: &RenewalShared,
+    ) {
         let Some(express) = &self.express else { return };
         renewal.note_express_result(express.send(header, payload));
-        self.small_end = header.end();
-        self.note_sent(renewal);
+        self.small_uncounted += uncounted;
+        self.count_small(renewal);
     }
 
-    fn write(&mut self, slot: RdmaSlot, frame_bytes: usize, target: u32) -> io::Result<()> {
+    /// Writes a frame into the peer's slot `target`. When the write completes, `uncounted` more bytes count as sent.
+    fn write(
+        &mut self,
+        slot: RdmaSlot,
+        frame_bytes: usize,
+        target: u32,
+        uncounted: u64,
+    ) -> io::Result<()> {
         let target = self.peer.get(target as usize);
         let target = *target.ok_or_else(|| invalid("a credit for a slot that does not exist"))?;
         self.writes += 1;
@@ -161,7 +176,6 @@ impl SendLink {
             target
         };
         let (index, bytes) = (slot.index, slot.bytes().len());
-        let end = header(slot.bytes()).map_or(0, |header| header.end());
         let region = slot.into_region();
         let region = region.ok_or_else(|| io::Error::other("a slot without memory"))?;
         self.in_flight.push_back(InFlightWrite {
@@ -169,7 +183,7 @@ impl SendLink {
             index,
             bytes,
             frame_bytes,
-            end,
+            uncounted,
         });
         Ok(())
     }
@@ -221,6 +235,7 @@ impl RdmaSend {
         let frame = |(header, payload): (Header, Vec<u8>)| Frame {
             bytes: [&header.encode()[..], &payload].concat(),
             target: None,
+            uncounted: 0,
         };
         self.waiting.extend(unconsumed.into_iter().map(frame));
         let offset = |frame: &Frame| header(&frame.bytes).map_or(0, |header| header.offset);
@@ -236,12 +251,8 @@ impl RdmaSend {
             Some(_) => self.dead_express_paths = 0,
             None => {}
         }
-        let arrived = |frame: &Frame| header(&frame.bytes).filter(|h| h.offset < verified);
-        while let Some(header) = self.waiting.front().and_then(arrived) {
-            self.waiting.pop_front();
-            self.renewal.raise_sent(header.end(), header.length.into());
-        }
-        self.renewal.raise_sent(verified, 0);
+        self.renewal
+            .count_sent(drop_arrived(&mut self.waiting, verified));
         // The slots of the lost link are gone, so every frame needs a new credit.
         self.waiting
             .iter_mut()
@@ -275,8 +286,7 @@ impl RdmaSend {
                 Ok(()) => {
                     self.written += 1;
                     self.renewal.count();
-                    let length = (done.frame_bytes - HEADER_BYTES) as u64;
-                    self.renewal.raise_sent(done.end, length);
+                    self.renewal.count_sent(done.uncounted);
                 }
                 Err(error) => {
                     live.broken = true;
@@ -285,12 +295,13 @@ impl RdmaSend {
                     failed.push(Frame {
                         bytes: region.bytes()[..done.frame_bytes].to_vec(),
                         target: None,
+                        uncounted: done.uncounted,
                     });
                 }
             }
             let slot = RdmaSlot::new(done.index, self.generation, region, done.bytes);
             live.free.push(slot);
-            live.note_sent(&self.renewal);
+            live.count_small(&self.renewal);
         }
         if live.in_flight.len() < written {
             self.renewal.notify();
@@ -317,7 +328,7 @@ impl RdmaSend {
                 if let (true, SmallFrame::WithoutCredit { .. }, Some(header)) =
                     (is_small, small_frame, header(&frame.bytes))
                 {
-                    live.send_small(&header, payload, &self.renewal);
+                    live.send_small(&header, payload, frame.uncounted, &self.renewal);
                     self.waiting.pop_front();
                     continue;
                 }
@@ -334,10 +345,17 @@ impl RdmaSend {
             };
             readdress(&mut frame.bytes, target);
             slot.bytes_mut()[..frame.bytes.len()].copy_from_slice(&frame.bytes);
-            live.write(slot, frame.bytes.len(), target)?;
+            live.write(slot, frame.bytes.len(), target, frame.uncounted)?;
         }
         Ok(())
     }
+}
+
+/// Drops the frames before the offset `verified`, and returns how many of their bytes do not count as sent.
+fn drop_arrived(waiting: &mut VecDeque<Frame>, verified: u64) -> u64 {
+    let has_arrived = |frame: &&Frame| header(&frame.bytes).is_some_and(|h| h.offset < verified);
+    let arrived = waiting.iter().take_while(has_arrived).count();
+    waiting.drain(..arrived).map(|frame| frame.uncounted).sum()
 }
 
 fn header(frame: &[u8]) -> Option<Header> {
@@ -400,10 +418,11 @@ impl SendPath for RdmaSend {
     }
 
     fn post(&mut self, slot: RdmaSlot, frame_bytes: usize, target: u32) {
+        let uncounted = (frame_bytes - HEADER_BYTES) as u64;
         let is_current = slot.generation == self.generation && self.waiting.is_empty();
         match &mut self.live {
             Some(live) if is_current && !live.broken => {
-                if let Err(error) = live.write(slot, frame_bytes, target) {
+                if let Err(error) = live.write(slot, frame_bytes, target, uncounted) {
                     live.broken = true;
                     self.renewal.fail(error);
                 }
@@ -412,6 +431,7 @@ impl SendPath for RdmaSend {
                 self.waiting.push_back(Frame {
                     bytes: slot.bytes()[..frame_bytes].to_vec(),
                     target: None,
+                    uncounted,
                 });
                 // Slots are used in the order in which they were granted, so the first frame without one gets it.
                 let mut waiting = self.waiting.iter_mut();
@@ -424,13 +444,15 @@ impl SendPath for RdmaSend {
     }
 
     fn post_small(&mut self, header: &Header, payload: &[u8]) {
+        let uncounted = payload.len() as u64;
         match &mut self.live {
             Some(live) if self.waiting.is_empty() && live.express.is_some() => {
-                live.send_small(header, payload, &self.renewal);
+                live.send_small(header, payload, uncounted, &self.renewal);
             }
             _ => self.waiting.push_back(Frame {
                 bytes: [&header.encode()[..], payload].concat(),
                 target: None,
+                uncounted,
             }),
         }
     }
@@ -503,5 +525,28 @@ mod tests {
             assert_eq!(there.open(&moved, &mut again[HEADER_BYTES..]), Ok(()));
             assert_eq!(&again[HEADER_BYTES..], b"bytes of a chunk");
         }
+    }
+
+    /// The watch over the data path needs the bytes of each frame once.
+    #[test]
+    fn frames_that_have_arrived_count_unless_they_did_before() {
+        let mut chain =
+            Chain::with_gaps(StreamSeal::of_seed(7, Role::Dialer, None).guard(Way::Out));
+        let mut frame = |offset, uncounted| {
+            let mut payload = *b"0123456789";
+            let header = chain.seal_at(offset, 0, &mut payload);
+            Frame {
+                bytes: [&header.encode()[..], &payload].concat(),
+                target: None,
+                uncounted,
+            }
+        };
+        let frames = [(0, 10), (500, 0), (700, 10), (710, 10), (900, 0)];
+        let frames = frames.map(|(offset, uncounted)| frame(offset, uncounted));
+        let mut waiting = VecDeque::from(frames);
+        assert_eq!(drop_arrived(&mut waiting, 510), 10);
+        assert_eq!(waiting.len(), 3);
+        assert_eq!(drop_arrived(&mut waiting, 720), 20);
+        assert_eq!(waiting.len(), 1);
     }
 }

@@ -1,5 +1,7 @@
 //! Whole machines: what is found on them, what is chosen, and what is said.
 
+#[cfg(feature = "fault-injection")]
+mod counts;
 mod memory;
 
 use super::{

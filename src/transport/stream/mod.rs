@@ -127,7 +127,7 @@ impl Stream {
         (&mut self.recv.half, &mut self.rails)
     }
 
-    fn info(&self) -> &Arc<StreamInfo> {
+    pub(in crate::transport) fn info(&self) -> &Arc<StreamInfo> {
         self.recv.info()
     }
 

@@ -70,6 +70,8 @@ over!(narrow_express_rdma, NarrowExpressRdma);
 over!(failing_express_rdma, FailingExpress);
 #[cfg(all(feature = "rdma", feature = "fault-injection"))]
 over!(failing_links_rdma, FailingLinks);
+#[cfg(all(feature = "rdma", feature = "fault-injection"))]
+over!(failing_rails_rdma, FailingRails);
 
 mod damaged_tcp {
     promises! { over FlippedTcp: order::a_reader_never_gets_a_wrong_byte }

@@ -9,10 +9,13 @@
 //!   of a chunk, are sent in several such frames: that is cheaper than one chunk, which costs several wake-ups at each
 //!   end. The peer gets no key, so it can write nothing but the receives. The receiver copies a frame to heap memory at
 //!   once and posts the receive again, so the frames of a reader that is away occupy no receives.
-//! - *Order.* Link and express path are two FIFOs. The sender posts frames in the order of their offsets, on either;
-//!   the receiver takes the one whose offset is next. Frames of the link that are there before a small frame that
+//! - *Order.* Link and express path are two FIFOs. The sender posts frames in the order of their offsets, on either.
+//!   Each header says where the frame before it on its rail ends, since other rails may carry the bytes in between; the
+//!   receiver takes the frame that follows the last one. Frames of the link that are there before a small frame that
 //!   precedes them wait in the slots that they were granted. There is one chain of digests. FIN needs no order with the
 //!   express path: it carries the number of bytes.
+//! - *Rails.* The first rail of a stream has the express path: what is no full chunk stays on it, and its user's thread
+//!   sends and receives it.
 //! - *Window.* At most `small_frames` frames are not yet reported as consumed: read by the user, or joined to a chunk
 //!   before. Each frame carries the count of the other direction; a *report*, a frame without payload, is sent when
 //!   half a window was consumed and no frame has carried it. Reports need no window: at most three are unread, and four
@@ -37,6 +40,7 @@
 //!   again after the same numbers of frames, because one polling end alone gains little. An express path polls only if
 //!   the last eight waits on its thread were its own, so a thread with many streams does not poll.
 
+pub(super) mod order;
 pub(super) mod path;
 pub(super) mod queue;
 mod spin;

@@ -177,12 +177,13 @@ impl ExpressPath {
         Ok(())
     }
 
-    /// Takes the frame at `offset` if it has arrived. Otherwise the task is woken when frames arrive.
+    /// Takes the frame that follows the one which ends at `end`, if it has arrived. Otherwise the task is woken when
+    /// frames arrive.
     /// Fails once if the express path is lost, or the peer has broken a rule.
     pub(in crate::transport::rdma) fn poll_frame(
         &self,
         cx: &mut Context<'_>,
-        offset: u64,
+        end: u64,
     ) -> io::Result<Poll<(RdmaSlot, Header)>> {
         // A task that finds frame after frame must let others run.
         let Poll::Ready(turn) = coop::poll_proceed(cx) else {
@@ -192,7 +193,7 @@ impl ExpressPath {
         if let Some(error) = inner.failure.take() {
             return Err(error);
         }
-        let is_next = |inner: &PathState| inner.queue.next_offset() == Some(offset);
+        let is_next = |inner: &PathState| inner.queue.next_follows() == Some(end);
         if !inner.is_lost && !is_next(&inner) {
             self.drain(&mut inner, Side::Receive)?;
             if !is_next(&inner) {
@@ -207,16 +208,16 @@ impl ExpressPath {
         Ok(inner.queue.take().map_or(Poll::Pending, Poll::Ready))
     }
 
-    /// Returns the offset of the next frame that has arrived.
-    pub(in crate::transport::rdma) fn next_offset(&self) -> Option<u64> {
-        self.lock().queue.next_offset()
+    /// Returns the end of the frame before the next one that has arrived.
+    pub(in crate::transport::rdma) fn next_follows(&self) -> Option<u64> {
+        self.lock().queue.next_follows()
     }
 
     /// Polls for a short time for a frame, if recent polls have found frames. The next [`poll_frame`](Self::poll_frame)
     /// takes it.
     pub(in crate::transport::rdma) fn spin(&self) {
         let mut inner = self.lock();
-        let is_useless = inner.is_lost || inner.queue.next_offset().is_some();
+        let is_useless = inner.is_lost || inner.queue.next_follows().is_some();
         if is_useless || !coop::has_budget_remaining() || self.poll_once(&mut inner) {
             Spin::pass(self.id);
             return;

@@ -8,7 +8,8 @@
 //! | 8..16  | offset   | bytes of this direction before the payload                                           |
 //! | 16..24 | digest   | as in the header of a chunk                                                          |
 //! | 24..40 | tag      | as in the header of a chunk; that of the count in a report                           |
-//! | 40..48 | check    | xxh3-64 of bytes 0..40                                                               |
+//! | 40..48 | follows  | as in the header of a chunk; 0 in a report                                           |
+//! | 48..56 | check    | xxh3-64 of bytes 0..48                                                               |
 //!
 //! All integers are little-endian. A *report* is a frame without payload: it carries only the number of consumed
 //! frames. A small frame has no slot, so its header is shorter than that of a chunk.
@@ -246,9 +247,9 @@ impl ExpressQueue {
         self.pair.post_receive(id, &range)
     }
 
-    /// Returns the offset of the next frame that has arrived.
-    pub(super) fn next_offset(&self) -> Option<u64> {
-        self.arrived.front().map(|(_, header)| header.offset)
+    /// Returns the end of the frame before the next one that has arrived.
+    pub(super) fn next_follows(&self) -> Option<u64> {
+        self.arrived.front().map(|(_, header)| header.follows)
     }
 
     /// Takes the next frame that has arrived.
@@ -366,7 +367,7 @@ impl HeapSlots {
 }
 
 /// The size of a header, in bytes.
-pub(in crate::transport::rdma) const EXPRESS_HEADER_BYTES: usize = 48;
+pub(in crate::transport::rdma) const EXPRESS_HEADER_BYTES: usize = 56;
 
 /// The most payload of a small frame, in bytes.
 pub(in crate::transport::rdma) const EXPRESS_PAYLOAD_BYTES: usize = 4096;
@@ -384,6 +385,8 @@ pub(super) struct ExpressHeader {
     pub(super) offset: u64,
     /// The digest or the tag of the payload; the tag of the count in a report.
     pub(super) mark: Mark,
+    /// The end of the frame before it on this rail, over the link or the express path.
+    pub(super) follows: u64,
 }
 
 impl ExpressHeader {
@@ -393,6 +396,7 @@ impl ExpressHeader {
             consumed,
             offset: 0,
             mark: Mark { digest: 0, tag },
+            follows: 0,
         }
     }
 
@@ -403,6 +407,7 @@ impl ExpressHeader {
             consumed,
             offset: header.offset,
             mark: header.mark,
+            follows: header.follows,
         }
     }
 
@@ -413,6 +418,7 @@ impl ExpressHeader {
             slot: NO_SLOT,
             offset: self.offset,
             mark: self.mark,
+            follows: self.follows,
         }
     }
 
@@ -423,6 +429,7 @@ impl ExpressHeader {
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.mark.digest.to_le_bytes());
         bytes[24..24 + TAG_BYTES].copy_from_slice(&self.mark.tag);
+        bytes[40..48].copy_from_slice(&self.follows.to_le_bytes());
         let check = xxh3_64(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
         bytes
@@ -439,6 +446,7 @@ impl ExpressHeader {
                 digest: u64::from_le_bytes(std::array::from_fn(|i| bytes[16 + i])),
                 tag: std::array::from_fn(|i| bytes[24 + i]),
             },
+            follows: u64::from_le_bytes(std::array::from_fn(|i| bytes[40 + i])),
         };
         if header.encode() == *bytes {
             Ok(header)
@@ -478,9 +486,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_survives_the_wire(length: u32, consumed: u32, offset: u64, digest: u64, tag: [u8; TAG_BYTES], bit in 0..8 * EXPRESS_HEADER_BYTES) {
+        fn a_header_survives_the_wire(length: u32, consumed: u32, offset: u64, digest: u64, tag: [u8; TAG_BYTES], follows: u64, bit in 0..8 * EXPRESS_HEADER_BYTES) {
             let mark = Mark { digest, tag };
-            let header = ExpressHeader { length, consumed, offset, mark };
+            let header = ExpressHeader { length, consumed, offset, mark, follows };
             let mut bytes = header.encode();
             prop_assert_eq!(ExpressHeader::decode(&bytes), Ok(header));
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -43,7 +43,7 @@ const DEPTH: u32 = 4;
 const SEED: u8 = 9;
 
 /// A lock for the tests that pin memory, because one of them counts it.
-static ALONE: Mutex<()> = Mutex::const_new(());
+pub(super) static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Checks that as much is pinned now, but for what other tests pin, which is less than half a chunk.
 #[track_caller]
