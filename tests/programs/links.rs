@@ -119,8 +119,8 @@ fn the_version_names_revision_rdma_and_protocols() {
     }
 }
 
-/// Makes packages of a program that stands in for rdpipe, and installs and removes that of any system, as a user whose
-/// files are for nobody else.
+/// Makes packages of a program that stands in for rdpipe, and installs and removes that of any system. The umask is
+/// 077, and all users must be able to read what is installed.
 #[test]
 fn packages_hold_all_programs_and_a_tarball_installs_and_removes_them() {
     let place = Place::new();

@@ -12,8 +12,8 @@
 //! - *Order.* Link and express path are two FIFOs. The sender posts frames in the order of their offsets, on either.
 //!   Each header says where the frame before it on its rail ends, since other rails may carry the bytes in between; the
 //!   receiver takes the frame that follows the last one. Frames of the link that are there before a small frame that
-//!   precedes them wait in the slots that they were granted. There is one chain of digests. FIN needs no order with the
-//!   express path: it carries the number of bytes.
+//!   precedes them wait in the slots that they were granted. Both have one chain of digests. FIN needs no order with
+//!   the express path: it carries the number of bytes.
 //! - *Rails.* The first rail of a stream has the express path: what is no full chunk stays on it, and its user's thread
 //!   sends and receives it.
 //! - *Window.* At most `small_frames` frames are not yet reported as consumed: read by the user, or joined to a chunk
