@@ -13,7 +13,11 @@
 //! `the_programs_start_without_libibverbs` fails then.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void},
+    fs,
+    mem::MaybeUninit,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
     ptr,
     sync::OnceLock,
 };
@@ -46,7 +50,8 @@ fn library() -> &'static Result<Library, String> {
 
 #[allow(unsafe_code)]
 fn load(name: &CStr) -> Result<Library, String> {
-    // SAFETY: the name ends with zero. The initialisers of libibverbs set variables of its own.
+    // SAFETY: the name ends with zero. The initialisers of libibverbs set variables of its own, and those of a driver
+    // enter it in the library's list.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !handle.is_null() {
         return Ok(Library(handle));
@@ -59,6 +64,58 @@ fn load(name: &CStr) -> Result<Library, String> {
     // SAFETY: not null, so it is a text that ends with zero.
     let text = unsafe { CStr::from_ptr(text) };
     Err(text.to_string_lossy().into_owned())
+}
+
+/// The files of the drivers that libibverbs may load: one for each, of this name and the suffix `.driver`.
+const CONFIGURATION: &str = "/etc/libibverbs.d";
+
+/// Loads a driver of libibverbs, such as `mlx5`, if it is among those that the library may load.
+///
+/// The library loads all its drivers, some 17, for a device that none of the loaded ones knows. Where those of all
+/// devices are loaded before the first list of devices, it loads no other. That takes 1.3 ms in place of 5.4 for rxe,
+/// and in an emulated guest 70 ms in place of 400. A driver that is not found is no failure: the library loads all.
+pub(super) fn load_driver(name: &str) {
+    let configured = Path::new(CONFIGURATION).join(name).with_extension("driver");
+    if !configured.is_file() {
+        return;
+    }
+    // The number in the name is that of the interface between library and driver. With another one the symbols that it
+    // needs are missing, and it is not loaded.
+    let prefix = format!("lib{name}-rdmav");
+    let is_driver = |path: &PathBuf| {
+        let file = path.file_name().map_or(&b""[..], OsStr::as_bytes);
+        file.starts_with(prefix.as_bytes()) && file.ends_with(b".so")
+    };
+    let files = drivers_directory().and_then(|directory| fs::read_dir(directory).ok());
+    let paths = files
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|file| file.path());
+    for path in paths.filter(is_driver) {
+        let Ok(path) = CString::new(path.into_os_string().into_vec()) else {
+            continue;
+        };
+        if let Err(error) = load(&path) {
+            tracing::debug!("the driver {name} is not loaded: {error}");
+        }
+    }
+}
+
+/// Returns the directory of the drivers, which is beside the library.
+#[allow(unsafe_code)]
+fn drivers_directory() -> Option<PathBuf> {
+    let function = find(c"ibv_get_device_list")?;
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `found` is memory for the answer.
+    if unsafe { libc::dladdr(function, found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: the call has written it, and pointers and zero were valid before. The name of the file ends with zero, and
+    // belongs to the library, which stays loaded.
+    let file = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
+    let file = Path::new(OsStr::from_bytes(file.to_bytes()));
+    Some(file.parent()?.join("libibverbs"))
 }
 
 /// Returns the address of a function of the library.
@@ -198,5 +255,22 @@ mod tests {
         }
         assert!(find(c"ibv_open_device").is_some());
         assert!(find(c"ibv_no_such_function").is_none());
+    }
+
+    #[test]
+    fn the_drivers_are_beside_the_library() {
+        if let Some(why) = missing_library() {
+            println!("SKIPPED: {why}");
+            return;
+        }
+        let is_loaded = || {
+            fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .contains("/librxe-rdmav")
+        };
+        load_driver("of_no_device");
+        assert!(!is_loaded());
+        load_driver("rxe");
+        assert!(is_loaded());
     }
 }

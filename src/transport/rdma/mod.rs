@@ -86,9 +86,15 @@ use crate::{StreamConfig, TransportPolicy};
 pub(crate) fn prepare(config: &StreamConfig) {
     static PREPARED: Once = Once::new();
     let load = || {
-        if ports::device::inventory().ports().next().is_some() {
-            verbs::device::load_drivers();
+        let inventory = ports::device::inventory();
+        if inventory.ports().next().is_none() {
+            return;
         }
+        #[cfg(feature = "cli")]
+        inventory
+            .drivers(&Roots::default())
+            .for_each(late::load_driver);
+        verbs::device::load_drivers();
     };
     let start = || {
         // Without a thread the first queue pair loads them.

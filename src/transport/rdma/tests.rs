@@ -149,6 +149,24 @@ fn a_bond_and_a_vlan_have_addresses_of_their_own() {
     );
 }
 
+#[cfg(feature = "cli")]
+#[test]
+fn the_drivers_of_the_devices_are_known_by_those_of_the_kernel() {
+    let tree = FakeSystem::new();
+    for (device, driver) in [
+        ("mlx5_0", "mlx5_core"),
+        ("rocep1s0", "bnxt_en"),
+        ("new0", "newest"),
+    ] {
+        tree.hardware(device);
+        tree.driver(device, driver);
+    }
+    tree.hardware("without_link");
+    tree.rxe("rxe0", "eth0");
+    let drivers: Vec<_> = tree.inventory().drivers(&tree.roots()).collect();
+    assert_eq!(drivers, ["mlx5", "bnxt_re", "rxe"]);
+}
+
 #[test]
 fn software_is_known_by_its_parent_or_its_place_and_comes_last() {
     let tree = dual_port();

@@ -4,6 +4,7 @@
 //! ```text
 //! class/infiniband/mlx5_0        a link into the tree of devices; software has it under devices/virtual
 //!   node_type                    1: CA
+//!   device/driver                a link to the kernel's driver: mlx5_core
 //!   parent                       rxe only: the interface below it
 //!   ports/1/state                4: ACTIVE
 //!   ports/1/phys_state           5: LinkUp
@@ -144,6 +145,14 @@ impl Inventory {
         Self {
             devices: names.into_iter().map(device).collect(),
         }
+    }
+
+    /// Returns libibverbs' names of the drivers of the devices, as far as they are known.
+    #[cfg(feature = "cli")]
+    pub(crate) fn drivers(&self, roots: &Roots) -> impl Iterator<Item = &'static str> {
+        let class = roots.sys.join("class/infiniband");
+        let driver = move |device: &Device| driver(&class.join(&device.name));
+        self.devices.iter().filter_map(driver)
     }
 
     pub(crate) fn ports(&self) -> impl Iterator<Item = (&Device, &Port)> {
@@ -324,6 +333,23 @@ fn is_software(device: &Path) -> bool {
             .any(|w| w[0] == "devices" && w[1] == "virtual")
     };
     device.join("parent").is_file() || device.canonicalize().is_ok_and(is_virtual)
+}
+
+/// Returns libibverbs' name of the driver of a device, from the kernel's; `None` for the rarer ones, which libibverbs
+/// finds itself.
+#[cfg(feature = "cli")]
+fn driver(device: &Path) -> Option<&'static str> {
+    if is_software(device) {
+        return Some("rxe");
+    }
+    let kernel = fs::read_link(device.join("device/driver")).ok()?;
+    match kernel.file_name()?.to_str()? {
+        "mlx5_core" => Some("mlx5"),
+        "mlx4_core" => Some("mlx4"),
+        "bnxt_en" => Some("bnxt_re"),
+        "ice" => Some("irdma"),
+        _ => None,
+    }
 }
 
 /// Returns the fault that `node_type` shows. `1: CA` stands for every adapter that has reliable queue pairs.

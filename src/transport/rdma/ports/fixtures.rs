@@ -51,6 +51,16 @@ impl FakeSystem {
         self.device(name, "pci0000:00/0000:01:00.0/infiniband");
     }
 
+    /// The kernel's driver of an adapter.
+    #[cfg(feature = "cli")]
+    pub(crate) fn driver(&self, device: &str, driver: &str) {
+        let function = format!("sys/class/infiniband/{device}/device");
+        let function = self.0.path().join(function);
+        fs::create_dir_all(&function).unwrap();
+        let target = PathBuf::from("../../../../bus/pci/drivers").join(driver);
+        symlink(target, function.join("driver")).unwrap();
+    }
+
     /// An rxe device over `netdev`.
     pub(crate) fn rxe(&self, name: &str, netdev: &str) {
         self.device(name, "virtual/infiniband");
