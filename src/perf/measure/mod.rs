@@ -45,6 +45,7 @@ pub(crate) struct TaskSettings {
 pub(crate) struct OpenTask {
     order: TaskOrder,
     rdma: crate::RdmaConfig,
+    silence: Duration,
     pending: PendingConnections,
 }
 
@@ -65,14 +66,14 @@ impl OpenTask {
         let key = Key::parse_generated(&order.key);
         let key = key.map_err(|_| "received an invalid key".to_owned())?;
         let config = config(&order, settings);
-        let rdma = config.rdma.clone();
+        let (rdma, silence) = (config.rdma.clone(), config.timeout);
         let (peer, target) = (order.peer.clone(), order.target.clone());
         let pending = match streams(&order.kind) {
             None => {
                 let terms = SocketTerms {
                     key,
                     peer,
-                    silence: config.timeout,
+                    silence,
                     count: sockets(&order.kind),
                     cancelled,
                 };
@@ -101,6 +102,7 @@ impl OpenTask {
         Ok(Self {
             order,
             rdma,
+            silence,
             pending,
         })
     }
@@ -119,6 +121,7 @@ impl OpenTask {
         let Self {
             mut order,
             rdma,
+            silence,
             pending,
         } = self;
         let end = order.end();
@@ -147,7 +150,7 @@ impl OpenTask {
                 let kind = order.kind.clone();
                 let (thread, stream) = pending.connect_one().await?;
                 thread
-                    .run(beside_control(stream, end, kind, rdma, peer))
+                    .run(beside_control(stream, end, kind, (rdma, silence), peer))
                     .await
             }
         }
@@ -159,7 +162,7 @@ async fn beside_control(
     mut control: Stream,
     end: TaskEnd,
     kind: TaskKind,
-    rdma: crate::RdmaConfig,
+    (rdma, silence): (crate::RdmaConfig, Duration),
     peer: String,
 ) -> Result<TaskResult, TaskFault> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -167,7 +170,7 @@ async fn beside_control(
     let result = match kind {
         TaskKind::Path => path::probe_path(end, remote, local, &mut control).await,
         TaskKind::Ports => verbs::prove_ports(end, &rdma, &mut control).await,
-        TaskKind::Verbs(task) => verbs::measure_verbs(end, &task, &mut control).await,
+        TaskKind::Verbs(task) => verbs::measure_verbs(end, &task, silence, &mut control).await,
         _ => Ok(match end {
             TaskEnd::Dialer => TaskResult::Reached {
                 address: remote.to_canonical().to_string(),

@@ -22,6 +22,8 @@ pub(crate) use {proof::prove_ports, task::measure_verbs};
 /// Stands in for the measurements in a build without RDMA.
 #[cfg(not(feature = "rdma"))]
 mod absent {
+    use std::time::Duration;
+
     use tokio::io::{AsyncRead, AsyncWrite};
 
     use crate::{
@@ -34,6 +36,7 @@ mod absent {
     pub(crate) async fn measure_verbs(
         _end: TaskEnd,
         _task: &VerbsTask,
+        _silence: Duration,
         _control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) -> Result<TaskResult, String> {
         Err("this rdpipe was built without RDMA".to_owned())

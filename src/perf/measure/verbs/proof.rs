@@ -279,7 +279,7 @@ async fn exchange_message(
                 let number = time.as_ref().map_or(0, |time| *time);
                 Ok((time, number))
             };
-            let done = run(control, endpoint, work).await?;
+            let done = run(control, endpoint, 5 * LIMIT, work).await?;
             match done.result {
                 Ok(time) => Ok((done.endpoint, time)),
                 Err(text) if done.told > 0 => Err(format!("{}: {text}", lost())),
@@ -291,7 +291,7 @@ async fn exchange_message(
                 let has_arrived = reply(endpoint, bytes, signal)?;
                 Ok((has_arrived, u64::from(has_arrived)))
             };
-            let done = run(control, endpoint, work).await?;
+            let done = run(control, endpoint, 5 * LIMIT, work).await?;
             match (done.told, done.result) {
                 (0, true) => Err(lost()),
                 (0, false) => Err("nothing has arrived".to_owned()),

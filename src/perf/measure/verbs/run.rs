@@ -65,16 +65,18 @@ pub(super) async fn connect(
 }
 
 /// Runs `work` on a thread of its own, and tells the other end the number that it returns. If the other end finishes
-/// first, `work` finds its number in the signal. If the other end fails, `work` is stopped.
+/// first, `work` finds its number in the signal. If the other end fails, `work` is stopped. A wait without a result for
+/// `silence` fails.
 /// Dropping the future stops `work`. The connection is of no use afterwards.
 pub(super) async fn run<T: Send + 'static>(
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     mut endpoint: VerbsEndpoint,
+    silence: Duration,
     work: impl FnOnce(&mut VerbsEndpoint, &RunSignal) -> Result<(T, u64), String> + Send + 'static,
 ) -> Result<Finished<T>, String> {
     let (mut reader, mut writer) = split(control);
     let mut theirs = pin!(receive::<FinishNotice>(&mut reader));
-    let signal = RunSignal::new();
+    let signal = RunSignal::new(silence);
     let _stop = StopOnDrop(Arc::clone(&signal));
     let of_thread = Arc::clone(&signal);
     let mut thread = pin!(threads::blocking(move || {
@@ -108,7 +110,7 @@ pub(super) async fn run<T: Send + 'static>(
     sent?;
     let told = match told {
         Some(number) => number,
-        None => within(SILENCE, theirs)
+        None => within(silence, theirs)
             .await?
             .map_err(|text| of_other_end(&text))?,
     };
@@ -119,15 +121,16 @@ pub(super) async fn run<T: Send + 'static>(
     })
 }
 
-/// Waits until the other end has finished, which takes at most `limit` by itself.
+/// Waits until the other end has finished, which takes at most `limit` by itself, and for each wait at most `silence`.
 /// Fails if the other end has failed, or does not finish.
 /// The connection is of no use after the future was dropped.
 pub(super) async fn serve(
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
     limit: Duration,
+    silence: Duration,
 ) -> Result<(), String> {
     // Operations that are under way at the end of the time may take long too.
-    let finish = within(limit + 2 * SILENCE, receive::<FinishNotice>(control)).await?;
+    let finish = within(limit + 2 * silence, receive::<FinishNotice>(control)).await?;
     finish.map_err(|text| of_other_end(&text))?;
     send(control, &FinishNotice::Ok(0)).await
 }
@@ -137,23 +140,23 @@ pub(super) fn unstarted(error: io::Error) -> String {
     error.to_string()
 }
 
-/// A wait without a result for so long fails. An operation that is lost is sent again for some 4 s.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
-
 /// The number of polls between two looks at the clock, which takes as long as a few polls.
 const POLLS: u32 = 1024;
 
 /// What the thread of a measurement is told while it runs.
 #[derive(Debug)]
 pub(super) struct RunSignal {
+    /// How long a wait may be without a result.
+    silence: Duration,
     is_stopped: AtomicBool,
     /// The number that the other end has told at its end; [`u64::MAX`] before.
     number: AtomicU64,
 }
 
 impl RunSignal {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(silence: Duration) -> Arc<Self> {
         Arc::new(Self {
+            silence,
             is_stopped: AtomicBool::new(false),
             number: AtomicU64::new(u64::MAX),
         })
@@ -174,6 +177,11 @@ impl RunSignal {
     pub(super) fn number(&self) -> Option<u64> {
         let number = self.number.load(Ordering::Relaxed);
         (number != u64::MAX).then_some(number)
+    }
+
+    /// Begins a wait.
+    pub(super) fn patience(&self) -> Patience<'_> {
+        Patience::new(self, self.silence)
     }
 
     /// Checks whether the measurement may go on. A loop whose waits all end at once calls it by itself.
@@ -343,8 +351,8 @@ mod tests {
 
     #[test]
     fn a_wait_ends_when_it_is_stopped_and_when_its_time_has_passed() {
-        let signal = RunSignal::new();
-        let mut patience = Patience::new(&signal, Duration::from_millis(20));
+        let signal = RunSignal::new(Duration::from_millis(20));
+        let mut patience = signal.patience();
         let fault = loop {
             if let Err(fault) = patience.has_polled() {
                 break fault;
@@ -352,13 +360,13 @@ mod tests {
         };
         assert!(fault.contains("nothing has arrived"), "{fault}");
         drop(StopOnDrop(Arc::clone(&signal)));
-        let mut patience = Patience::new(&signal, SILENCE);
+        let mut patience = signal.patience();
         assert!(patience.check().unwrap_err().contains("stopped"));
     }
 
     #[test]
     fn a_number_is_known_when_the_other_end_has_told_it() {
-        let signal = RunSignal::new();
+        let signal = RunSignal::new(Duration::ZERO);
         assert_eq!(signal.number(), None);
         signal.set_number(0);
         assert_eq!(signal.number(), Some(0));

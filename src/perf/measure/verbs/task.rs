@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     endpoint::{CompletionSide, EndpointPlan, PacketMarks, VerbsEndpoint},
-    run::{Finished, Patience, RunSignal, SILENCE, connect, run, serve},
+    run::{Finished, RunSignal, connect, run, serve},
 };
 use crate::{
     perf::{
@@ -34,11 +34,13 @@ use crate::{
 const LEAST_RECEIVES: u32 = 128;
 
 /// Measures with verbs, as one of two ends that are connected by `control`. Both ends call it with the same task.
+/// A wait without a result for `silence` fails: an operation that is lost is sent again for some 4 s.
 /// The error says what failed, on which device, and if it was not this end, that it was the other one.
 /// Dropping the future ends the measurement at both ends, if `control` is closed as well.
 pub(crate) async fn measure_verbs(
     end: TaskEnd,
     task: &VerbsTask,
+    silence: Duration,
     control: &mut (impl AsyncRead + AsyncWrite + Unpin),
 ) -> Result<TaskResult, String> {
     check_task(task)?;
@@ -53,7 +55,7 @@ pub(crate) async fn measure_verbs(
                 let operations = result.operations;
                 Ok((result, operations))
             };
-            let done = run(control, endpoint, work).await?;
+            let done = run(control, endpoint, silence, work).await?;
             if task.verb == Verb::Read {
                 done.endpoint.check_arrived(task.size)?;
             }
@@ -65,7 +67,7 @@ pub(crate) async fn measure_verbs(
             };
             let Finished {
                 endpoint, result, ..
-            } = run(control, endpoint, work).await?;
+            } = run(control, endpoint, silence, work).await?;
             endpoint.check_arrived(task.size)?;
             Ok(TaskResult::Bandwidth(result))
         }
@@ -73,7 +75,7 @@ pub(crate) async fn measure_verbs(
             let work = move |endpoint: &mut VerbsEndpoint, signal: &_| {
                 Ok((play(endpoint, &order, signal)?, 0))
             };
-            let done = run(control, endpoint, work).await?;
+            let done = run(control, endpoint, silence, work).await?;
             done.endpoint
                 .check_arrived(task.size - marked_bytes(task))?;
             Ok(TaskResult::Latency(done.result))
@@ -82,18 +84,18 @@ pub(crate) async fn measure_verbs(
             let work = move |endpoint: &mut VerbsEndpoint, signal: &_| {
                 Ok((answer(endpoint, &order, signal)?, 0))
             };
-            let done = run(control, endpoint, work).await?;
+            let done = run(control, endpoint, silence, work).await?;
             done.endpoint
                 .check_arrived(task.size - marked_bytes(task))?;
             Ok(TaskResult::Served)
         }
         (false, TaskEnd::Listener, Verb::Write) => {
-            serve(control, limit).await?;
+            serve(control, limit, silence).await?;
             endpoint.check_arrived(task.size)?;
             Ok(TaskResult::Served)
         }
         (_, TaskEnd::Listener, Verb::Read) => {
-            serve(control, limit).await?;
+            serve(control, limit, silence).await?;
             // The endpoint answers the READs up to here.
             drop(endpoint);
             Ok(TaskResult::Served)
@@ -192,7 +194,7 @@ pub(super) fn post_operations(
         if is_over && endpoint.completed() == endpoint.posted() {
             break;
         }
-        endpoint.wait(CompletionSide::Sends, &mut Patience::new(signal, SILENCE))?;
+        endpoint.wait(CompletionSide::Sends, &mut signal.patience())?;
         signal.check()?;
         is_over = is_over || run.elapsed() >= limit;
     }
@@ -214,7 +216,7 @@ pub(super) fn receive_sends(
 ) -> Result<BandwidthResult, String> {
     let mut run = Stopwatch::start();
     let (mut operations, mut bytes) = (0_u64, 0_u64);
-    let mut patience = Patience::new(signal, SILENCE);
+    let mut patience = signal.patience();
     while signal.number() != Some(operations) {
         let Some(received) = endpoint.next(CompletionSide::Receives, &mut patience)? else {
             continue;
@@ -226,7 +228,7 @@ pub(super) fn receive_sends(
         }
         operations += 1;
         bytes += received as u64;
-        patience = Patience::new(signal, SILENCE);
+        patience = signal.patience();
     }
     Ok(run.result(0, bytes, operations))
 }
@@ -358,7 +360,7 @@ fn send_message(
     signal: &RunSignal,
 ) -> Result<(), String> {
     while !endpoint.has_room() {
-        endpoint.wait(CompletionSide::Sends, &mut Patience::new(signal, SILENCE))?;
+        endpoint.wait(CompletionSide::Sends, &mut signal.patience())?;
     }
     let is_signalled = (endpoint.posted() + 1) % u64::from(task.signal_every) == 0;
     if task.verb == Verb::Read {
@@ -382,7 +384,7 @@ fn wait_for_message(
     signal: &RunSignal,
 ) -> Result<bool, String> {
     signal.check()?;
-    let patience = &mut Patience::new(signal, SILENCE);
+    let patience = &mut signal.patience();
     let (at, expected) = (task.size - 1, mark(number));
     let found = match task.verb {
         Verb::Read => {

@@ -17,16 +17,19 @@ use crate::{
 /// The longest time of a test: the processor may be emulated and shared.
 const HANGS: Duration = Duration::from_secs(300);
 
+/// How long a wait may be without a result.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// Measures at both ends. Returns the results of the end that dials and of the end that listens.
 async fn measure(task: &VerbsTask) -> [Result<TaskResult, String>; 2] {
     let (mut one, mut two) = duplex(1 << 16);
     let dialer = async {
-        let result = measure_verbs(TaskEnd::Dialer, task, &mut one).await;
+        let result = measure_verbs(TaskEnd::Dialer, task, SILENCE, &mut one).await;
         drop(one);
         result
     };
     let listener = async {
-        let result = measure_verbs(TaskEnd::Listener, task, &mut two).await;
+        let result = measure_verbs(TaskEnd::Listener, task, SILENCE, &mut two).await;
         drop(two);
         result
     };
@@ -95,7 +98,7 @@ fn measurements_can_be_moved_to_another_thread() {
     fn is_send<T: Send>(_: &T) {}
     let (mut one, _two) = duplex(1);
     let task = impossible();
-    is_send(&measure_verbs(TaskEnd::Dialer, &task, &mut one));
+    is_send(&measure_verbs(TaskEnd::Dialer, &task, SILENCE, &mut one));
     let config = crate::RdmaConfig::default();
     is_send(&super::prove_ports(TaskEnd::Dialer, &config, &mut one));
 }
@@ -274,12 +277,12 @@ mod rdma {
                     TaskEnd::Listener => TaskEnd::Dialer,
                 };
                 let goes = async {
-                    let measuring = measure_verbs(gone, &task, &mut goes_control);
+                    let measuring = measure_verbs(gone, &task, SILENCE, &mut goes_control);
                     let _ = tokio::time::timeout(Duration::from_secs(2), measuring).await;
                     drop(goes_control);
                     Instant::now()
                 };
-                let left = measure_verbs(stays, &task, &mut stays_control);
+                let left = measure_verbs(stays, &task, SILENCE, &mut stays_control);
                 let (left, gone_at) = tokio::join!(left, goes);
                 let error = left.unwrap_err();
                 assert!(gone_at.elapsed() < HANGS, "{verb:?} {wait:?}");
