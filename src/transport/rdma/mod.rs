@@ -80,21 +80,14 @@ use super::data::slots::DataPath;
 use crate::{StreamConfig, TransportPolicy};
 
 /// Loads what the first queue pair of this process needs, on a thread of its own, if there may be one and the host has
-/// a device: libibverbs, and with the first list of devices its drivers. In the fast rig that takes 12 to 30 ms, and
-/// the registration of a pool takes 8. So a listener does it before its first peer connects, and a dialer while it
-/// connects.
+/// a device: libibverbs and the drivers of the devices. That takes longer than the registration of a pool, so a listener
+/// does it before its first peer connects, and a dialer while it connects.
 pub(crate) fn prepare(config: &StreamConfig) {
     static PREPARED: Once = Once::new();
     let load = || {
-        let inventory = ports::device::inventory();
-        if inventory.ports().next().is_none() {
-            return;
+        if ports::device::inventory().ports().next().is_some() {
+            verbs::device::load_drivers();
         }
-        #[cfg(feature = "cli")]
-        inventory
-            .drivers(&Roots::default())
-            .for_each(late::load_driver);
-        verbs::device::load_drivers();
     };
     let start = || {
         // Without a thread the first queue pair loads them.

@@ -114,7 +114,7 @@ impl Drop for ProtectionDomain {
     }
 }
 
-/// Has libibverbs load the drivers of all devices, which it does for its first list of them.
+/// Has libibverbs load the drivers of the devices, which it does for its first list of them.
 #[allow(unsafe_code)]
 pub(in crate::transport::rdma) fn load_drivers() {
     // SAFETY: the call writes no count to a null pointer.
