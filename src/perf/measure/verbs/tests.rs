@@ -286,7 +286,12 @@ mod rdma {
                 let (left, gone_at) = tokio::join!(left, goes);
                 let error = left.unwrap_err();
                 assert!(gone_at.elapsed() < HANGS, "{verb:?} {wait:?}");
-                let is_known = ["closed the connection", "has failed", "has arrived"];
+                let is_known = [
+                    "closed the connection",
+                    "has failed",
+                    "has arrived",
+                    "is lost",
+                ];
                 assert!(
                     is_known.iter().any(|text| error.contains(text)),
                     "{verb:?} {wait:?} {gone:?}: {error}"
