@@ -150,7 +150,7 @@ impl OpenTask {
                 let kind = order.kind.clone();
                 let (thread, stream) = pending.connect_one().await?;
                 thread
-                    .run(beside_control(stream, end, kind, (rdma, silence), peer))
+                    .run(beside_control(stream, end, kind, rdma, silence, peer))
                     .await
             }
         }
@@ -162,7 +162,8 @@ async fn beside_control(
     mut control: Stream,
     end: TaskEnd,
     kind: TaskKind,
-    (rdma, silence): (crate::RdmaConfig, Duration),
+    rdma: crate::RdmaConfig,
+    silence: Duration,
     peer: String,
 ) -> Result<TaskResult, TaskFault> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -276,14 +276,9 @@ mod tests {
     #[test]
     fn only_the_drivers_of_this_hosts_devices_are_loaded() {
         let inventory = inventory();
-        let drivers: BTreeSet<_> = inventory.drivers(&Roots::default()).collect();
-        if drivers.is_empty()
-            || inventory
-                .devices
-                .iter()
-                .any(|device| device.fault.is_some())
-        {
-            println!("SKIPPED: no device whose driver is known");
+        let drivers: Vec<_> = inventory.drivers(&Roots::default()).collect();
+        if drivers.is_empty() || drivers.len() < inventory.devices.len() {
+            println!("SKIPPED: no device, or one whose driver libibverbs has to find");
             return;
         }
         super::super::verbs::device::load_drivers();

@@ -80,8 +80,8 @@ use super::data::slots::DataPath;
 use crate::{StreamConfig, TransportPolicy};
 
 /// Loads what the first queue pair of this process needs, on a thread of its own, if there may be one and the host has
-/// a device: libibverbs and the drivers of the devices. That takes longer than the registration of a pool, so a listener
-/// does it before its first peer connects, and a dialer while it connects.
+/// a device: libibverbs and the drivers of the devices. A listener does it before its first peer connects, and a dialer
+/// while it connects.
 pub(crate) fn prepare(config: &StreamConfig) {
     static PREPARED: Once = Once::new();
     let load = || {

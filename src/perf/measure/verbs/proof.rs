@@ -26,6 +26,9 @@ const MAX_PAIRS: usize = 16;
 /// How long a message may take there and back.
 const LIMIT: Duration = Duration::from_secs(2);
 
+/// How long the other end may be silent after this end has finished: its own waits end within [`LIMIT`] or twice that.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// The bytes of a short message: it fits into the smallest packet.
 const SHORT: u32 = 64;
 
@@ -279,7 +282,7 @@ async fn exchange_message(
                 let number = time.as_ref().map_or(0, |time| *time);
                 Ok((time, number))
             };
-            let done = run(control, endpoint, 5 * LIMIT, work).await?;
+            let done = run(control, endpoint, SILENCE, work).await?;
             match done.result {
                 Ok(time) => Ok((done.endpoint, time)),
                 Err(text) if done.told > 0 => Err(format!("{}: {text}", lost())),
@@ -291,7 +294,7 @@ async fn exchange_message(
                 let has_arrived = reply(endpoint, bytes, signal)?;
                 Ok((has_arrived, u64::from(has_arrived)))
             };
-            let done = run(control, endpoint, 5 * LIMIT, work).await?;
+            let done = run(control, endpoint, SILENCE, work).await?;
             match (done.told, done.result) {
                 (0, true) => Err(lost()),
                 (0, false) => Err("nothing has arrived".to_owned()),

@@ -34,7 +34,7 @@ use crate::{
 const LEAST_RECEIVES: u32 = 128;
 
 /// Measures with verbs, as one of two ends that are connected by `control`. Both ends call it with the same task.
-/// A wait without a result for `silence` fails: an operation that is lost is sent again for some 4 s.
+/// A wait without a result for `silence` fails. A device sends a lost operation again for some 4 s before it gives up.
 /// The error says what failed, on which device, and if it was not this end, that it was the other one.
 /// Dropping the future ends the measurement at both ends, if `control` is closed as well.
 pub(crate) async fn measure_verbs(

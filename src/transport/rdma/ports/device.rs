@@ -151,7 +151,13 @@ impl Inventory {
     #[cfg(feature = "cli")]
     pub(crate) fn drivers(&self, roots: &Roots) -> impl Iterator<Item = &'static str> {
         let class = roots.sys.join("class/infiniband");
-        let driver = move |device: &Device| driver(&class.join(&device.name));
+        let driver = move |device: &Device| {
+            if device.software {
+                Some("rxe")
+            } else {
+                hardware_driver(&class.join(&device.name))
+            }
+        };
         self.devices.iter().filter_map(driver)
     }
 
@@ -335,13 +341,10 @@ fn is_software(device: &Path) -> bool {
     device.join("parent").is_file() || device.canonicalize().is_ok_and(is_virtual)
 }
 
-/// Returns libibverbs' name of the driver of a device, from the kernel's; `None` for the rarer ones, which libibverbs
+/// Returns libibverbs' name of the driver of an adapter, from the kernel's; `None` for the rarer ones, which libibverbs
 /// finds itself.
 #[cfg(feature = "cli")]
-fn driver(device: &Path) -> Option<&'static str> {
-    if is_software(device) {
-        return Some("rxe");
-    }
+fn hardware_driver(device: &Path) -> Option<&'static str> {
     let kernel = fs::read_link(device.join("device/driver")).ok()?;
     match kernel.file_name()?.to_str()? {
         "mlx5_core" => Some("mlx5"),
