@@ -245,7 +245,7 @@ pub(crate) const MAX_PAYLOAD_BYTES: usize = 256 << 10;
 
 /// An application's message in its encoded form: opaque to the envelope, at most [`MAX_PAYLOAD_BYTES`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Payload(Vec<u8>);
+pub(crate) struct Payload(#[serde(with = "serde_bytes")] Vec<u8>);
 
 /// The reason why an application's message could not be encoded or decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
