@@ -12,6 +12,7 @@ use rustix::{
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use uzers::{get_group_by_name, get_user_by_name};
 
 use super::bounded::{MAX_ATTRIBUTES, at_most};
@@ -31,7 +32,7 @@ pub(crate) struct Metadata {
     pub(crate) accessed: Timestamp,
     /// Extended attributes, ACLs among them: name and value. Empty unless all metadata are kept.
     #[serde(deserialize_with = "at_most::<MAX_ATTRIBUTES, _, _>")]
-    pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) attributes: Vec<Attribute>,
 }
 
 /// A time of a file: seconds since 1970 and nanoseconds, as statx(2) gives them.
@@ -115,7 +116,7 @@ impl EntryKind {
 }
 
 /// An extended attribute: name and value.
-pub(crate) type Attribute = (Vec<u8>, Vec<u8>);
+pub(crate) type Attribute = (ByteBuf, ByteBuf);
 
 /// The most bytes of an attribute's value, and of the list of names, on Linux.
 const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
@@ -170,7 +171,7 @@ fn attributes(
             continue;
         };
         match growing(|buffer| get(name, buffer)) {
-            Ok(value) => attributes.push((name.to_bytes().to_vec(), value)),
+            Ok(value) => attributes.push((ByteBuf::from(name.to_bytes()), value.into())),
             // Removed meanwhile, or listed by a file system that has no value for it.
             Err(Errno::NODATA | Errno::NOTSUP) => {}
             Err(error) => return Err(error),

@@ -12,6 +12,7 @@ use rustix::{
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 
 use super::temporary_names::{RESERVED, has_reserved, is_reserved};
 
@@ -23,14 +24,14 @@ const MAX_TREE_PATH_BYTES: usize = 64 << 10;
 
 /// The name of an entry in its directory: not empty, without `/` and NUL, and neither `.` nor `..`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
-pub(crate) struct EntryName(Vec<u8>);
+#[serde(try_from = "ByteBuf")]
+pub(crate) struct EntryName(#[serde(serialize_with = "serde_bytes::serialize")] Vec<u8>);
 
 /// A path from the place that receives a copy to an entry below it: any number of [`EntryName`]s, joined by `/`. The
 /// empty path is the place itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
-pub(crate) struct RelativePath(Vec<u8>);
+#[serde(try_from = "ByteBuf")]
+pub(crate) struct RelativePath(#[serde(serialize_with = "serde_bytes::serialize")] Vec<u8>);
 
 /// Bytes that are not a name or a path that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +59,14 @@ impl TryFrom<Vec<u8>> for EntryName {
 impl From<EntryName> for Vec<u8> {
     fn from(name: EntryName) -> Self {
         name.0
+    }
+}
+
+impl TryFrom<ByteBuf> for EntryName {
+    type Error = InvalidName;
+
+    fn try_from(bytes: ByteBuf) -> Result<Self, InvalidName> {
+        bytes.into_vec().try_into()
     }
 }
 
@@ -142,6 +151,14 @@ impl TryFrom<Vec<u8>> for RelativePath {
 impl From<RelativePath> for Vec<u8> {
     fn from(path: RelativePath) -> Self {
         path.0
+    }
+}
+
+impl TryFrom<ByteBuf> for RelativePath {
+    type Error = InvalidName;
+
+    fn try_from(bytes: ByteBuf) -> Result<Self, InvalidName> {
+        bytes.into_vec().try_into()
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     block_digest::{BLOCK_DIGEST_BYTES, DigestKey},
     bounded::{MAX_ATTRIBUTES, at_most, at_most_if_any},
     identity::SourceOperand,
-    metadata::{EntryKind, Timestamp},
+    metadata::{Attribute, EntryKind, Timestamp},
     path::{EntryName, RelativePath},
 };
 
@@ -98,7 +98,7 @@ pub(crate) struct AskedMetadata {
     pub(crate) gid: u32,
     /// Extended attributes, ACLs among them: name and value. None if the source could not read them.
     #[serde(deserialize_with = "at_most_if_any::<MAX_ATTRIBUTES, _, _>")]
-    pub(crate) attributes: Option<Vec<(Vec<u8>, Vec<u8>)>>,
+    pub(crate) attributes: Option<Vec<Attribute>>,
 }
 
 /// A message from the destination. The order of the variants is the wire format.

@@ -68,6 +68,7 @@ pub(crate) enum LaneRecord {
         /// What the entry is: neither a file nor a directory.
         kind: EntryKind,
         /// The target of a symbolic link; empty otherwise.
+        #[serde(with = "serde_bytes")]
         target: Vec<u8>,
         metadata: Metadata,
     },

@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use serde_bytes::ByteBuf;
 use tokio::time::timeout;
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::{
     copy::{
-        metadata::{EntryKind, Metadata, Timestamp},
+        metadata::{Attribute, EntryKind, Metadata, Timestamp},
         order::{CopyOptions, CopyRole, FilterRule},
         question::{AskedEntry, AskedMetadata, FromDestination, FromSource},
         record::{LaneRecord, LargeFile},
@@ -216,7 +217,7 @@ fn order_of(order: crate::ssh::protocol::Order) -> CopyMessage {
     CopyMessage::Session(ToAgent::Order(Box::new(order)))
 }
 
-fn directory(attributes: Vec<(Vec<u8>, Vec<u8>)>) -> Metadata {
+fn directory(attributes: Vec<Attribute>) -> Metadata {
     Metadata {
         mode: 0o755,
         attributes,
@@ -225,8 +226,8 @@ fn directory(attributes: Vec<(Vec<u8>, Vec<u8>)>) -> Metadata {
 }
 
 /// Returns 60 KiB of attributes that no file system can refuse before it is asked.
-fn attributes() -> Vec<(Vec<u8>, Vec<u8>)> {
-    vec![(b"user.hostile".to_vec(), vec![7; 60 << 10])]
+fn attributes() -> Vec<Attribute> {
+    vec![(ByteBuf::from(b"user.hostile"), vec![7; 60 << 10].into())]
 }
 
 fn asked(name: crate::copy::path::EntryName) -> AskedEntry {

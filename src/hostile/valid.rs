@@ -219,6 +219,17 @@ impl<'de> Deserializer<'de> for Decision<'_, '_> {
         self.deserialize_str(visitor)
     }
 
+    /// The decisions are those of a list of bytes.
+    fn deserialize_bytes<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
+        let word = self.word();
+        let is_empty = self.choices.one_of(LENGTHS) == 0;
+        visitor.visit_bytes(if is_empty { b"" } else { word })
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_bytes(visitor)
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         if self.choices.below(2) == 0 {
             visitor.visit_none()
@@ -288,7 +299,7 @@ impl<'de> Deserializer<'de> for Decision<'_, '_> {
     }
 
     forward_to_deserialize_any! {
-        i8 f32 f64 char bytes byte_buf unit_struct tuple_struct map identifier ignored_any
+        i8 f32 f64 char unit_struct tuple_struct map identifier ignored_any
     }
 }
 

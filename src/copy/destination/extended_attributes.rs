@@ -50,7 +50,7 @@ pub(super) fn remove_other_attributes(
             continue;
         }
         let kind = kind_of_attribute(&name);
-        let removed = CString::new(name).map_err(|_| Errno::INVAL);
+        let removed = CString::new(name.into_vec()).map_err(|_| Errno::INVAL);
         if let Err(errno) = removed.and_then(|name| entry.remove_attribute(&name)) {
             let why = errno_text(errno);
             note(format!("some {kind} that the source has not stay: {why}"));
@@ -85,7 +85,7 @@ pub(super) fn is_acl(name: &[u8]) -> bool {
 fn is_unwanted(name: &[u8], wanted: &[Attribute], rights: KeptRights) -> bool {
     is_removable(name)
         && rights.keep_attribute(name)
-        && !wanted.iter().any(|(wanted, _)| *wanted == name)
+        && !wanted.iter().any(|(wanted, _)| *wanted == *name)
 }
 
 fn is_removable(name: &[u8]) -> bool {

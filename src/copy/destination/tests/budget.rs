@@ -1,5 +1,7 @@
 //! What a source makes a destination keep is within the budget of the copy.
 
+use serde_bytes::ByteBuf;
+
 use super::*;
 use crate::copy::{budget::ListBudget, record::LargeFile};
 
@@ -76,7 +78,7 @@ async fn any_number_of_folders_takes_no_memory_and_all_get_their_metadata() {
 async fn attributes_of_announced_files_without_end_end_the_copy() {
     let announced = |id: u64| {
         let mut metadata = metadata(0o644, 1);
-        metadata.attributes = vec![(b"user.a".to_vec(), vec![7; 100 << 10])];
+        metadata.attributes = vec![(ByteBuf::from(b"user.a"), ByteBuf::from([7; 100 << 10]))];
         let record = LaneRecord::LargeFile(LargeFile {
             id,
             path: path(&format!("top/{id}")),

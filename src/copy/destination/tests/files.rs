@@ -5,6 +5,8 @@ use std::os::unix::{
     fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt},
 };
 
+use serde_bytes::ByteBuf;
+
 use super::*;
 use crate::copy::{
     block_digest::BlockDigest,
@@ -209,7 +211,7 @@ async fn attributes_are_kept_or_named_once() {
     let (_scratch, dest) = scratch();
     let with = |attribute: &str| {
         let mut metadata = metadata(0o400, 5);
-        metadata.attributes = vec![(attribute.as_bytes().to_vec(), b"value".to_vec())];
+        metadata.attributes = vec![(ByteBuf::from(attribute), ByteBuf::from(b"value"))];
         let record = LaneRecord::File {
             name: name(&attribute.replace('.', "-")),
             metadata,

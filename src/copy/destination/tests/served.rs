@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+use serde_bytes::ByteBuf;
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::*;
@@ -184,7 +185,7 @@ async fn a_link_that_a_copy_has_made_leads_nowhere() {
 fn lending() -> Vec<Step> {
     let file_with = |text: &str, mode: u32, attribute: Option<&str>| {
         let mut metadata = metadata(mode, 2_000);
-        let value = |name: &str| (name.as_bytes().to_vec(), CAPABILITY.to_vec());
+        let value = |name: &str| (ByteBuf::from(name), ByteBuf::from(CAPABILITY));
         metadata.attributes = attribute.map(value).into_iter().collect();
         let name = name(text);
         Step::Record(0, LaneRecord::File { name, metadata }, b"x".to_vec())
@@ -257,7 +258,7 @@ async fn nothing_that_lends_rights_is_kept() {
 fn owned_by_others() -> Vec<Step> {
     let mut own = metadata(0o2775, 1_000);
     (own.uid, own.gid) = (54_321, 54_321);
-    let attribute = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
+    let attribute = |name: &str, value: &[u8]| (ByteBuf::from(name), ByteBuf::from(value));
     own.attributes = vec![
         attribute("system.posix_acl_access", &OPEN_ACL),
         attribute("user.note", b"x"),
@@ -286,7 +287,7 @@ fn attribute_names(path: &Path) -> Vec<String> {
     names.sort();
     names
         .into_iter()
-        .map(|name| String::from_utf8(name).unwrap())
+        .map(|name| String::from_utf8(name.into_vec()).unwrap())
         .collect()
 }
 
@@ -429,7 +430,7 @@ async fn the_served_directory_keeps_what_it_has() {
         if let Step::Record(_, LaneRecord::Folder { metadata, .. }, _) = &mut step {
             let own = metadata.as_mut().unwrap();
             (own.uid, own.gid) = (54_321, 54_321);
-            let attribute = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
+            let attribute = |name: &str, value: &[u8]| (ByteBuf::from(name), ByteBuf::from(value));
             own.attributes = vec![
                 attribute("system.posix_acl_default", &OPEN_ACL),
                 attribute("user.planted", b"x"),
