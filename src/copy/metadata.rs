@@ -115,7 +115,7 @@ impl EntryKind {
     }
 }
 
-/// An extended attribute: name and value.
+/// An extended attribute: name and value. serde takes the bytes of a `ByteBuf` at once, and those of a `Vec<u8>` one by one.
 pub(crate) type Attribute = (ByteBuf, ByteBuf);
 
 /// The most bytes of an attribute's value, and of the list of names, on Linux.

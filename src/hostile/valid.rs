@@ -219,7 +219,7 @@ impl<'de> Deserializer<'de> for Decision<'_, '_> {
         self.deserialize_str(visitor)
     }
 
-    /// The decisions are those of a list of bytes.
+    /// Takes as many decisions as a list of bytes, so that a script means the same for both.
     fn deserialize_bytes<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Error> {
         let word = self.word();
         let is_empty = self.choices.one_of(LENGTHS) == 0;
