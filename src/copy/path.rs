@@ -371,6 +371,19 @@ mod tests {
 
     use super::*;
 
+    /// Hosts with an earlier build read and write them as such.
+    #[test]
+    fn names_and_paths_are_encoded_as_lists_of_bytes() {
+        let bytes = b"a\xff".to_vec();
+        let encoded = postcard::to_stdvec(&bytes).unwrap();
+        let name = EntryName::try_from(bytes.clone()).unwrap();
+        let path = RelativePath::try_from(bytes).unwrap();
+        assert_eq!(postcard::to_stdvec(&name).unwrap(), encoded);
+        assert_eq!(postcard::to_stdvec(&path).unwrap(), encoded);
+        assert_eq!(postcard::from_bytes(&encoded), Ok(name));
+        assert_eq!(postcard::from_bytes(&encoded), Ok(path));
+    }
+
     #[test]
     fn an_operand_arrives_under_its_last_name() {
         let top = |typed: &[u8]| top_name(typed).map(Vec::from);
