@@ -316,7 +316,7 @@ fn an_interrupted_run_through_ssh_leaves_nothing_behind() {
 }
 
 #[test]
-fn data_that_waits_for_its_reader_keeps_no_keepalive_back() {
+fn a_reader_that_pauses_keeps_no_keepalive_back() {
     let Some(network) = closed(2) else {
         return;
     };
