@@ -165,8 +165,10 @@ mod tests {
     #[test]
     fn entries_that_follow_each_other_take_one_block_and_a_full_set_says_so() {
         let mut set = WrittenEntries::default();
-        for inode in 0..64 * MAX_BLOCKS as u64 {
-            set.insert((1, inode));
+        for block in 0..MAX_BLOCKS as u64 {
+            for inode in [0, 1, 63] {
+                set.insert((1, 64 * block + inode));
+            }
         }
         assert!(!set.is_full());
         assert!(!set.insert((2, 0)) && set.is_full());

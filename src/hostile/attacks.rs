@@ -1,6 +1,6 @@
 //! Fixed plans against a server of copies: each sends one kind of message without an end.
 
-use std::{io, time::Duration};
+use std::{io, sync::LazyLock, time::Duration};
 
 use serde_bytes::ByteBuf;
 use tokio::time::timeout;
@@ -152,14 +152,7 @@ impl Attack {
         };
         match self {
             Self::Pings | Self::PingsInTurn | Self::Patterns => CopyMessage::Session(ToAgent::Ping),
-            Self::Applications => {
-                let mut entries = WrittenEntries::default();
-                for inode in 0..2000 {
-                    entries.insert((number, inode << 10));
-                }
-                let payload = Payload::encode(&entries.parts()[0]);
-                CopyMessage::Session(payload.map_or(ToAgent::Ping, ToAgent::Application))
-            }
+            Self::Applications => CopyMessage::Session(UNEXPECTED.clone()),
             // A directory has the name of the files, so that none of them can be written.
             Self::FailingFiles if number == 0 => folder(valid_path(b"taken"), Vec::new()),
             Self::FailingFiles if number == 1 => CopyMessage::place_itself(),
@@ -212,6 +205,16 @@ impl Attack {
         }
     }
 }
+
+/// A message of the application with many entries. Making others would take longer than sending them.
+static UNEXPECTED: LazyLock<ToAgent> = LazyLock::new(|| {
+    let mut entries = WrittenEntries::default();
+    for inode in 0..2000 {
+        entries.insert((0, inode << 10));
+    }
+    let payload = Payload::encode(&entries.parts()[0]);
+    ToAgent::Application(payload.expect("it is shorter than a payload may be"))
+});
 
 fn order_of(order: crate::ssh::protocol::Order) -> CopyMessage {
     CopyMessage::Session(ToAgent::Order(Box::new(order)))
