@@ -3,7 +3,7 @@
 use std::{ffi::OsStr, fs, path::Path, process::Stdio};
 
 use crate::support::programs::{
-    End, Place, built,
+    End, Place, built, eventually,
     hosts::{Network, Outcome, SSH},
     program,
 };
@@ -227,6 +227,12 @@ fn a_home_that_cannot_hold_or_run_the_program_is_named() {
         );
         let end = run(&network, [&format!("{host}:echo x")]);
         end.tells(255, &[host, texts[0], texts[1], "install"]);
-        assert_eq!(network.on(host, "find .cache -type f"), "", "{host}");
+        // The shell of the host tells the reason, and then removes what it has received.
+        eventually(&format!("an empty cache of {host}"), || {
+            network
+                .on(host, "find .cache -type f")
+                .is_empty()
+                .then_some(())
+        });
     }
 }

@@ -321,7 +321,7 @@ fn a_reader_that_pauses_keeps_no_keepalive_back() {
         return;
     };
     let silence = patience(Duration::from_secs(2)).as_secs_f64();
-    let pause = 3.0 * silence;
+    let pause = 1.5 * silence;
     let end = network
         .rdpipe([
             "--timeout",
