@@ -195,6 +195,12 @@ fn assert_whole_or_old(place: &Place, victim: Victim, [dead, survivor]: &[End; 2
         "a false success:\n{said}"
     );
     if place.knows_nameless_files() {
-        assert_eq!(place.names(), ["in", "old"], "litter:\n{said}");
+        let mut names = place.names();
+        if victim == Victim::Receiver && !whole {
+            // Between the two system calls that replace a file, the complete one has a temporary name.
+            let is_new = |name: &str| name.starts_with(".old.rdpipe-") && place.read(name) == data;
+            names.retain(|name| !is_new(name));
+        }
+        assert_eq!(names, ["in", "old"], "litter:\n{said}");
     }
 }
