@@ -36,6 +36,16 @@ pub(crate) struct WrittenPart {
 }
 
 impl WrittenPart {
+    /// Returns a part with these blocks, as a hostile client makes it.
+    #[cfg(any(test, fuzzing, feature = "fault-injection"))]
+    pub(crate) fn of(blocks: impl Iterator<Item = (u64, u64, u64)>) -> Self {
+        Self {
+            blocks: blocks.collect(),
+            is_full: false,
+            is_last: true,
+        }
+    }
+
     /// Returns the number of blocks.
     pub(crate) fn len(&self) -> usize {
         self.blocks.len()

@@ -1,6 +1,6 @@
 //! Fixed plans against a server of copies: each sends one kind of message without an end.
 
-use std::{io, sync::LazyLock, time::Duration};
+use std::{io, time::Duration};
 
 use serde_bytes::ByteBuf;
 use tokio::time::timeout;
@@ -15,7 +15,7 @@ use crate::{
         order::{CopyOptions, CopyRole, FilterRule},
         question::{AskedEntry, AskedMetadata, FromDestination, FromSource},
         record::{LaneRecord, LargeFile},
-        written::WrittenEntries,
+        written::WrittenPart,
     },
     ssh::protocol::{Payload, ToAgent},
 };
@@ -152,7 +152,12 @@ impl Attack {
         };
         match self {
             Self::Pings | Self::PingsInTurn | Self::Patterns => CopyMessage::Session(ToAgent::Ping),
-            Self::Applications => CopyMessage::Session(UNEXPECTED.clone()),
+            Self::Applications => {
+                // Other entries in each message: what is kept of them all would grow.
+                let part = WrittenPart::of((0..2000).map(|block| (number, block << 4, 1)));
+                let payload = Payload::encode(&part);
+                CopyMessage::Session(payload.map_or(ToAgent::Ping, ToAgent::Application))
+            }
             // A directory has the name of the files, so that none of them can be written.
             Self::FailingFiles if number == 0 => folder(valid_path(b"taken"), Vec::new()),
             Self::FailingFiles if number == 1 => CopyMessage::place_itself(),
@@ -205,16 +210,6 @@ impl Attack {
         }
     }
 }
-
-/// A message of the application with many entries. Making others would take longer than sending them.
-static UNEXPECTED: LazyLock<ToAgent> = LazyLock::new(|| {
-    let mut entries = WrittenEntries::default();
-    for inode in 0..2000 {
-        entries.insert((0, inode << 10));
-    }
-    let payload = Payload::encode(&entries.parts()[0]);
-    ToAgent::Application(payload.expect("it is shorter than a payload may be"))
-});
 
 fn order_of(order: crate::ssh::protocol::Order) -> CopyMessage {
     CopyMessage::Session(ToAgent::Order(Box::new(order)))
