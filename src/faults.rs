@@ -27,6 +27,9 @@ pub struct Faults {
     /// Over RDMA: each link of this end fails with this write, counted from 1; 0 is never.
     #[cfg(feature = "fault-injection")]
     pub lose_link_at: u64,
+    /// Over RDMA: pools that are registered while the link is in use cannot be registered.
+    #[cfg(feature = "fault-injection")]
+    pub lose_pools: bool,
 }
 
 #[cfg(feature = "fault-injection")]
@@ -69,6 +72,11 @@ mod switches {
         #[cfg(feature = "rdma")]
         pub(crate) fn loses_link_at(self, write: u64) -> bool {
             self.lose_link_at == write
+        }
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn loses_pools(self) -> bool {
+            self.lose_pools
         }
     }
 
@@ -122,6 +130,11 @@ mod switches {
 
         #[cfg(feature = "rdma")]
         pub(crate) fn loses_link_at(self, _write: u64) -> bool {
+            false
+        }
+
+        #[cfg(feature = "rdma")]
+        pub(crate) fn loses_pools(self) -> bool {
             false
         }
     }

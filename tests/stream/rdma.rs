@@ -146,6 +146,8 @@ async fn losing_completions(at_dialer: bool) -> (rdpipe::Stream, rdpipe::Stream)
         let mut config = StreamConfig::default();
         config.timeout = patience(Duration::from_secs(2));
         (config.chunk_bytes, config.depth) = (64 << 10, 4);
+        // Without an express path, so that the first bytes are written into a slot.
+        config.rdma.small_frames = 0;
         config.faults.lose_completions = loses;
         config
     };

@@ -96,7 +96,9 @@ impl DataPath {
         #[cfg(all(feature = "rdma", feature = "fault-injection"))]
         match self {
             Self::FailingExpress => config.faults.lose_express_at = 5,
-            Self::FailingLinks => config.faults.lose_link_at = 6,
+            Self::FailingLinks => {
+                (config.faults.lose_link_at, config.faults.lose_pools) = (6, true);
+            }
             Self::FailingRails => {
                 (config.faults.lose_link_at, config.faults.lose_express_at) = (6, 9);
             }

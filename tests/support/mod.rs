@@ -24,7 +24,7 @@ pub(crate) mod waiting;
 pub(crate) mod wakes;
 
 /// The version of the protocol, of which the tests speak the first messages themselves.
-pub(crate) const PROTOCOL_VERSION: u8 = 11;
+pub(crate) const PROTOCOL_VERSION: u8 = 12;
 
 /// Returns true if the long tests run too, as with `scripts/test --full`.
 pub(crate) fn is_full() -> bool {

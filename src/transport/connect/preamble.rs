@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The version of everything that crosses the network: preamble, handshake, messages and frames.
-pub(crate) const PROTOCOL_VERSION: u8 = 11;
+pub(crate) const PROTOCOL_VERSION: u8 = 12;
 
 /// The size of a preamble, in bytes.
 pub(crate) const PREAMBLE_BYTES: usize = 8;

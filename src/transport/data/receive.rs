@@ -295,7 +295,7 @@ impl<P: ReceivePath> SharedReceiver<P> {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants every slot, at the start of the stream.
+    /// Grants every slot, at the start of the stream, or when the pool comes later.
     pub(crate) fn grant_all(&self, state: &RailState) {
         self.lock().grant(state);
         // A steward that has looked for frames before the grant had nothing to wait for.
@@ -587,7 +587,7 @@ impl<P: ReceivePath> FrameReceiver<P> {
     }
 
     pub(super) fn grant(&mut self, state: &RailState) {
-        if self.freed.is_empty() {
+        if self.freed.is_empty() || !self.path.has_pool() {
             return;
         }
         for index in &self.freed {

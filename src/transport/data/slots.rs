@@ -158,8 +158,13 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// cannot be granted again.
     fn release(&mut self, slot: Self::Slot) -> bool;
 
-    /// Returns true if slots can be granted now. They cannot while the pool is being replaced.
+    /// Returns true if slots can be granted now. They cannot while there is no pool, or while it is being replaced.
     fn can_grant(&self) -> bool;
+
+    /// Returns true unless the slots of the pool come later.
+    fn has_pool(&self) -> bool {
+        true
+    }
 
     /// Prepares for a frame in slot `index`, which is granted next. Slots are used in the order in which they are
     /// granted.

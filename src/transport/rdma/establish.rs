@@ -63,10 +63,12 @@ use crate::{
             express::queue::RingLayout,
             link::Posting,
             link_setup::{
-                ConnectedLink, LinkOffer, LinkPlan, LinkPorts, LiveLink, UnconnectedLink,
+                ConnectedLink, FirstPools, LinkOffer, LinkPlan, LinkPorts, LiveLink,
+                MAX_RDMA_DEPTH, UnconnectedLink,
             },
             memlock::{Memlock, fit, why_smaller},
             nudge::Nudge,
+            pool::PoolPlan,
             ports::{
                 device::{self, Inventory},
                 offer::Candidate,
@@ -303,19 +305,17 @@ impl Established {
 
     /// Returns the payload of a chunk, in bytes.
     pub(crate) fn chunk_bytes(&self) -> usize {
-        self.plan.chunk_bytes
+        self.plan.pool.chunk_bytes
     }
 
     /// Returns the number of slots of the receive pool.
     pub(crate) fn depth(&self) -> u32 {
-        self.plan.depth
+        self.plan.pool.depth
     }
 
     /// Returns the number of slots of the peer's receive pool; 0 in a stream that only receives.
     pub(crate) fn peer_slots(&self) -> usize {
-        self.send
-            .as_ref()
-            .map_or(0, send_path::SendLink::peer_slots)
+        self.send.as_ref().map_or(0, |send| send.peer().depth)
     }
 
     /// Makes the two sides of the data path, for the stream whose state is `state`.
@@ -323,6 +323,12 @@ impl Established {
         let renewal = self.renewal(state);
         renewal.nudges.set(self.nudge.take());
         let send = self.send.take();
+        if send
+            .as_ref()
+            .is_some_and(|send| send.peer().slots.is_empty())
+        {
+            state.pause();
+        }
         let send = send.map(|live| RdmaSend::new(live, Arc::clone(&renewal)));
         let receive = self.receive.take();
         (send, receive.map(|live| RdmaReceive::new(live, renewal)))
@@ -385,9 +391,6 @@ async fn in_turn<T>(work: impl Future<Output = T>) -> T {
     TURNS.run(work).await
 }
 
-/// The most slots of a pool. Their tokens, of some 20 bytes each, fit into one message.
-const MAX_RDMA_DEPTH: usize = 2048;
-
 /// The most small frames under way. Each has 4 KiB of memory at each end.
 const MAX_SMALL_FRAMES: u32 = 1024;
 
@@ -400,6 +403,8 @@ pub(crate) struct LocalPorts {
     config: RdmaConfig,
     /// Received chunks are copied to memory that the peer cannot write.
     copies: bool,
+    /// The kernel limits how much memory this process may pin.
+    is_limited: bool,
     /// The number of small frames that may be under way; 0 without an express path.
     small_frames: u32,
     faults: Faults,
@@ -430,6 +435,7 @@ impl LocalPorts {
             pools,
             config: config.rdma.clone(),
             copies: config.copy_received,
+            is_limited: memlock.limit.is_some(),
             small_frames: if has_express { small_frames } else { 0 },
             faults: faults::of(config),
         })
@@ -583,22 +589,32 @@ impl LocalPorts {
             return Err("a chunk size below the least".to_owned());
         }
         let depth = u32::try_from(pool.depth).map_err(|error| error.to_string())?;
+        // Small messages stay on the first rail.
+        let has_express = self.small_frames > 0 && rail.number == 0;
+        let ring = has_express.then(|| {
+            let direction = agreement.direction;
+            RingLayout::new(self.small_frames, direction.sends(), direction.receives())
+        });
+        // Small messages need no pools. But where memory may be short, a stream that gets none must be able to use TCP.
+        let is_pool_first = self.is_limited || ring.is_none();
         let ports = pairs.iter();
         let ports = ports.map(|pair| self.ports(pair, rail, role, agreement.direction, depth));
         Ok(LinkPlan {
             ports: ports.collect::<Result<_, _>>()?,
             direction: agreement.direction,
-            chunk_bytes,
-            depth,
+            pool: PoolPlan {
+                chunk_bytes,
+                depth,
+                // A cipher reads what it opens more than once, and the peer's device may write it in between.
+                copies: self.copies || seal.cipher().is_some(),
+            },
+            first_pools: FirstPools {
+                send: is_pool_first,
+                receive: is_pool_first,
+            },
             renew_after: self.config.renew_after,
-            // A cipher reads what it opens more than once, and the peer's device may write it in between.
-            copies: self.copies || seal.cipher().is_some(),
             seal: seal.of_rail(u32::try_from(rail.number).unwrap_or(u32::MAX)),
-            // Small messages stay on the first rail.
-            ring: (self.small_frames > 0 && rail.number == 0).then(|| {
-                let direction = agreement.direction;
-                RingLayout::new(self.small_frames, direction.sends(), direction.receives())
-            }),
+            ring,
             busy_poll: self.config.busy_poll,
             faults: self.faults,
         })

@@ -74,8 +74,8 @@ pub(crate) fn proposal(data: &[u8]) {
     for pair in &proposal.pairs {
         for role in [Role::Dialer, Role::Acceptor] {
             if let Ok(plan) = ports.plan(&[pair], ONE_RAIL, role, &agreement, &seal(role)) {
-                assert!((MIN_CHUNK_BYTES..=CHUNK).contains(&plan.chunk_bytes));
-                assert!(plan.depth as usize <= DEPTH);
+                assert!((MIN_CHUNK_BYTES..=CHUNK).contains(&plan.pool.chunk_bytes));
+                assert!(plan.pool.depth as usize <= DEPTH);
             }
         }
     }

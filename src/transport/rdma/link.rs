@@ -103,7 +103,7 @@ impl SlotToken {
 /// A queue pair, and all memory that was registered with it, in the order in which they are dropped. As long as the
 /// queue pair is up, the peer's device may write into that memory. So the memory is kept here until the queue pair is
 /// destroyed, also if its user drops it earlier.
-struct QueuePairOwner {
+pub(crate) struct QueuePairOwner {
     rdma: Rdma,
     regions: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
@@ -175,29 +175,9 @@ impl UnconnectedQueuePair {
         Endpoint(self.pair.rdma.get_qp_endpoint())
     }
 
-    /// Allocates and registers `bytes` of zeroed memory, which is freed after the queue pair was destroyed and the
-    /// region dropped.
-    /// Fails most often with [`io::ErrorKind::OutOfMemory`]: the memlock limit.
-    #[allow(unsafe_code)]
-    pub(crate) fn register(&self, bytes: usize, reach: MemoryAccess) -> io::Result<Region> {
-        let layout = Layout::from_size_align(bytes, PAGE_BYTES).map_err(io::Error::other)?;
-        let access = match reach {
-            MemoryAccess::Local => AccessFlag::LocalWrite.into(),
-            MemoryAccess::Remote => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
-        };
-        let rdma = &self.pair.rdma;
-        // SAFETY: the region is filled below, before anything reads it.
-        let mut region = unsafe { rdma.alloc_local_mr_uninit_with_access(layout, access)? };
-        // Registered before the first byte is written: the kernel makes all pages at once, and not one for each fault.
-        // SAFETY: the region has that many bytes, and nothing else uses them yet.
-        unsafe { region.as_mut_ptr_unchecked().write_bytes(0, bytes) };
-        let mut regions = self
-            .pair
-            .regions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        regions.push(region.get_inner().clone());
-        Ok(Region(region))
+    /// Returns the owner of the queue pair, with which memory is registered.
+    pub(crate) fn owner(&self) -> &QueuePairOwner {
+        &self.pair
     }
 
     /// Connects to the peer's queue pair. Nothing may be written before the peer has connected as well.
@@ -212,6 +192,29 @@ impl UnconnectedQueuePair {
             pair: Arc::new(self.pair),
             poster,
         })
+    }
+}
+
+impl QueuePairOwner {
+    /// Allocates and registers `bytes` of zeroed memory, which is freed after the queue pair was destroyed and the
+    /// region dropped.
+    /// Fails most often with [`io::ErrorKind::OutOfMemory`]: the memlock limit.
+    #[allow(unsafe_code)]
+    pub(crate) fn register(&self, bytes: usize, reach: MemoryAccess) -> io::Result<Region> {
+        let layout = Layout::from_size_align(bytes, PAGE_BYTES).map_err(io::Error::other)?;
+        let access = match reach {
+            MemoryAccess::Local => AccessFlag::LocalWrite.into(),
+            MemoryAccess::Remote => AccessFlag::LocalWrite | AccessFlag::RemoteWrite,
+        };
+        let rdma = &self.rdma;
+        // SAFETY: the region is filled below, before anything reads it.
+        let mut region = unsafe { rdma.alloc_local_mr_uninit_with_access(layout, access)? };
+        // Registered before the first byte is written: the kernel makes all pages at once, and not one for each fault.
+        // SAFETY: the region has that many bytes, and nothing else uses them yet.
+        unsafe { region.as_mut_ptr_unchecked().write_bytes(0, bytes) };
+        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        regions.push(region.get_inner().clone());
+        Ok(Region(region))
     }
 }
 
@@ -293,6 +296,11 @@ impl Region {
 }
 
 impl Link {
+    /// Returns the owner of the queue pair, with which memory is registered.
+    pub(crate) fn owner(&self) -> &QueuePairOwner {
+        &self.pair
+    }
+
     /// Posts a write of the first `bytes` of `region` into the peer's slot, which completes one of the receives that
     /// the peer has posted. The region is returned with the completion.
     pub(crate) fn write(
@@ -328,17 +336,24 @@ impl Link {
         }
     }
 
-    /// Posts a write of the first byte of `from` into the peer's memory `target`, which completes no receive.
+    /// Posts a write of the first byte of `from` into the peer's memory `target`. It completes one of the receives that
+    /// the peer has posted, or none.
     pub(crate) fn write_byte(
         &self,
         from: &Arc<Region>,
         target: SlotToken,
+        completes_receive: bool,
     ) -> WorkRequest<io::Result<()>> {
         let (link, from) = (Arc::clone(&self.pair), Arc::clone(from));
         self.post(async move {
             let byte = from.0.get(0..1);
             let byte = byte.ok_or(io::ErrorKind::InvalidInput)?;
-            let written = link.rdma.write(&byte, &mut remote(target)?).await;
+            let mut target = remote(target)?;
+            let written = if completes_receive {
+                link.rdma.write_with_imm(&byte, &mut target, 0).await
+            } else {
+                link.rdma.write(&byte, &mut target).await
+            };
             written.map_err(brief)
         })
     }

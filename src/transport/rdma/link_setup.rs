@@ -10,21 +10,17 @@ use super::{
         queue::RingLayout,
     },
     link::{
-        Endpoint, Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair,
-        WorkRequest, WriteCompletion,
+        Endpoint, Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair, WorkRequest,
     },
     nudge::Nudge,
-    pool::{self, RdmaSlot},
+    pool::{PoolPlan, RdmaSlot},
     receive_path, send_path,
     verbs::queue_pair::QueuePairConfig,
 };
 use crate::{
     Direction,
     faults::Faults,
-    transport::{
-        control::seal::{StreamSeal, Way},
-        data::slots::Slot,
-    },
+    transport::control::seal::{StreamSeal, Way},
 };
 
 /// The parameters of every link of a rail: of the first link, and of those that replace it.
@@ -32,18 +28,25 @@ pub(crate) struct LinkPlan {
     /// The pairs of ports that the rail may use: first the pair of the next link. There is at least one.
     pub(super) ports: Vec<LinkPorts>,
     pub(super) direction: Direction,
-    pub(super) chunk_bytes: usize,
-    pub(super) depth: u32,
+    pub(super) pool: PoolPlan,
+    /// The pools with which the next link begins.
+    pub(super) first_pools: FirstPools,
     pub(super) renew_after: u64,
     /// The memory of the express path; `None` if the stream has no express path.
     pub(super) ring: Option<RingLayout>,
     /// How long a wait for a small frame polls, if the user has chosen.
     pub(super) busy_poll: Option<Duration>,
     pub(super) faults: Faults,
-    /// Received chunks are copied to memory that the peer cannot write.
-    pub(super) copies: bool,
     /// What seals the reports of the express paths.
     pub(super) seal: StreamSeal,
+}
+
+/// The pools of this end with which a link begins. The others are registered when a frame needs them: see
+/// [`renewal`](super::renewal).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FirstPools {
+    pub(super) send: bool,
+    pub(super) receive: bool,
 }
 
 /// The parameters of a link over one pair of ports.
@@ -79,7 +82,7 @@ impl LinkPlan {
         }
     }
 
-    /// Makes a queue pair and registers its pools. `generation` counts the links of the stream. With `has_express` it
+    /// Makes a queue pair and registers its first pools. `generation` counts the links of the stream. With `has_express` it
     /// makes the express path as well, if that is possible.
     pub(super) fn open(
         &self,
@@ -100,14 +103,16 @@ impl LinkPlan {
             |what: &str, error: io::Error| format!("{what} {}: {error}", queue_pair.device);
         let link = UnconnectedQueuePair::build(&queue_pair, *posting);
         let link = link.map_err(|error| failed("cannot open", error))?;
-        let pool = |wanted: bool, reach, copies| {
-            let depth = if wanted { self.depth } else { 0 };
-            pool::register(&link, reach, generation, self.chunk_bytes, depth, copies)
-                .map_err(|error| failed("cannot register memory with", error))
+        let pool = |is_first: bool, reach| {
+            let slots = is_first.then(|| self.pool.register(link.owner(), reach, generation));
+            let slots = slots.unwrap_or_else(|| Ok(Vec::new()));
+            slots.map_err(|error| failed("cannot register memory with", error))
         };
-        let send = pool(self.direction.sends(), MemoryAccess::Local, false)?;
-        let receive = pool(self.direction.receives(), MemoryAccess::Remote, self.copies)?;
+        let FirstPools { send, receive } = self.first_pools;
+        let send = pool(send && self.direction.sends(), MemoryAccess::Local)?;
+        let receive = pool(receive && self.direction.receives(), MemoryAccess::Remote)?;
         let nudge_page = link
+            .owner()
             .register(NUDGE_BYTES, MemoryAccess::Remote)
             .map_err(|error| failed("cannot register memory with", error))?;
         let ring = self.ring.filter(|_| has_express);
@@ -120,6 +125,8 @@ impl LinkPlan {
         });
         Ok(UnconnectedLink {
             link,
+            direction: self.direction,
+            pool: self.pool,
             send,
             receive,
             nudge_page,
@@ -145,6 +152,9 @@ fn later(psn: u32, generation: u32) -> u32 {
 #[derive(Serialize, Deserialize)]
 pub(super) struct LinkOffer {
     pub(super) endpoint: Endpoint,
+    /// The number of slots of the receive pool; 0 if this end does not receive.
+    pub(super) depth: u32,
+    /// The slots, or none if they are registered when a frame needs them.
     pub(super) slots: Vec<SlotToken>,
     pub(super) nudge_page: SlotToken,
     /// The express path, if this end has one.
@@ -152,15 +162,26 @@ pub(super) struct LinkOffer {
 }
 
 impl LinkOffer {
-    /// Returns the number of slots that may be written.
-    pub(super) fn slots(&self) -> usize {
-        self.slots.len()
+    /// Returns the number of slots that this end may write, now or later.
+    /// Fails if there are more than a pool can have, or other ones than were announced.
+    pub(super) fn peer_slots(&self) -> Result<usize, String> {
+        let depth = self.depth as usize;
+        let has_all = self.slots.is_empty() || self.slots.len() == depth;
+        if depth > MAX_RDMA_DEPTH || !has_all {
+            return Err("the other end has another number of slots than it says".to_owned());
+        }
+        Ok(depth)
     }
 }
+
+/// The most slots of a pool. Their tokens, of some 20 bytes each, fit into one message.
+pub(super) const MAX_RDMA_DEPTH: usize = 2048;
 
 /// A queue pair that is not connected yet, and its pools.
 pub(super) struct UnconnectedLink {
     link: UnconnectedQueuePair,
+    direction: Direction,
+    pool: PoolPlan,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
     nudge_page: Region,
@@ -174,8 +195,10 @@ pub(super) struct UnconnectedLink {
 impl UnconnectedLink {
     /// Returns this end's part of the link, for the peer.
     pub(super) fn part(&self) -> LinkOffer {
+        let receives = self.direction.receives();
         LinkOffer {
             endpoint: self.link.endpoint(),
+            depth: if receives { self.pool.depth } else { 0 },
             slots: self.receive.iter().filter_map(RdmaSlot::token).collect(),
             nudge_page: self.nudge_page.token(),
             express: self.express.as_ref().map(UnconnectedExpress::offer),
@@ -184,7 +207,8 @@ impl UnconnectedLink {
 
     /// Connects to the peer's queue pair.
     pub(super) async fn connect(self, theirs: LinkOffer) -> Result<ConnectedLink, String> {
-        if theirs.slots.is_empty() != self.send.is_empty() {
+        let peer_slots = theirs.peer_slots()?;
+        if (peer_slots > 0) != self.direction.sends() {
             return Err("the other end has no slots to write to, or too many".to_owned());
         }
         let connected = self.link.connect(theirs.endpoint).await;
@@ -208,7 +232,13 @@ impl UnconnectedLink {
         Ok(ConnectedLink {
             nudge: Nudge::new(link.clone(), self.nudge_page, theirs.nudge_page),
             link,
-            peer: theirs.slots,
+            direction: self.direction,
+            pool: self.pool,
+            generation: self.generation,
+            peer: PeerPool {
+                depth: peer_slots,
+                slots: theirs.slots,
+            },
             send: self.send,
             receive: self.receive,
             express,
@@ -217,11 +247,22 @@ impl UnconnectedLink {
     }
 }
 
+/// The receive pool of the peer.
+pub(super) struct PeerPool {
+    /// The number of slots that it has, or will have.
+    pub(super) depth: usize,
+    /// The slots, or none if they are not registered yet.
+    pub(super) slots: Vec<SlotToken>,
+}
+
 /// A connected queue pair, and its pools.
 pub(super) struct ConnectedLink {
     nudge: Nudge,
     link: Link,
-    peer: Vec<SlotToken>,
+    direction: Direction,
+    pool: PoolPlan,
+    generation: u32,
+    peer: PeerPool,
     send: Vec<RdmaSlot>,
     receive: Vec<RdmaSlot>,
     express: Option<Arc<ExpressPath>>,
@@ -231,30 +272,20 @@ pub(super) struct ConnectedLink {
 impl ConnectedLink {
     /// Posts the receive for the frame that proves the link, if this end receives.
     pub(super) fn expect_proof(&self) -> Option<WorkRequest<io::Result<()>>> {
-        (!self.receive.is_empty()).then(|| self.link.receive())
+        self.direction.receives().then(|| self.link.receive())
     }
 
-    /// Proves the link: sends one frame of one byte, and waits for that of the peer, in the directions of the stream.
+    /// Proves the link: sends one byte as a frame is sent, and waits for that of the peer, in the directions of the
+    /// stream.
     pub(super) async fn prove(
         &mut self,
         expected: Option<WorkRequest<io::Result<()>>>,
     ) -> Result<(), String> {
-        let Self {
-            nudge,
-            link,
-            peer,
-            send,
-            ..
-        } = self;
-        if let (Some(slot), Some(peer)) = (send.pop(), peer.first()) {
-            let (index, generation) = (slot.index, slot.generation);
-            let bytes = slot.bytes().len();
-            let region = slot.into_region().ok_or("a slot without memory")?;
-            let mut write = link.write(region, 1, *peer);
-            let written = nudge.beside(poll_fn(|cx| write.poll(cx)));
-            let WriteCompletion { result, region } = written.await;
-            send.push(RdmaSlot::new(index, generation, region, bytes));
-            result.map_err(|error| format!("nothing gets through: {error}"))?;
+        let nudge = &mut self.nudge;
+        if self.direction.sends() {
+            let mut proof = nudge.prove();
+            let written = nudge.beside(poll_fn(|cx| proof.poll(cx))).await;
+            written.map_err(|error| format!("nothing gets through: {error}"))?;
         }
         if let Some(mut expected) = expected {
             let arrived = nudge.beside(poll_fn(|cx| expected.poll(cx))).await;
@@ -268,25 +299,24 @@ impl ConnectedLink {
         let Self {
             nudge,
             link,
+            direction,
+            pool,
+            generation,
             peer,
             send,
             receive,
             express,
             faults,
         } = self;
-        let is_one_way = receive.is_empty();
-        let send = (!send.is_empty()).then(|| {
-            send_path::SendLink::new(
-                link.clone(),
-                send,
-                peer,
-                express.clone(),
-                is_one_way,
-                faults,
-            )
+        let send = direction.sends().then(|| {
+            let own = send_path::SendPool::new(pool, generation, send);
+            let is_one_way = !direction.receives();
+            let express = express.clone();
+            send_path::SendLink::new(link.clone(), own, peer, express, is_one_way, faults)
         });
-        let receive =
-            (!receive.is_empty()).then(|| receive_path::ReceiveLink::new(link, receive, express));
+        let receive = direction
+            .receives()
+            .then(|| receive_path::ReceiveLink::new(link, receive, express));
         LiveLink {
             nudge,
             send,

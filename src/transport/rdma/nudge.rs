@@ -63,6 +63,11 @@ impl Nudge {
         }
     }
 
+    /// Posts a write that completes a receive of the peer, as a frame does, and brings nothing.
+    pub(super) fn prove(&self) -> WorkRequest<io::Result<()>> {
+        self.link.write_byte(&self.from, self.target, true)
+    }
+
     /// Waits for `work` on a link of which no completion is counted yet, and nudges it meanwhile.
     pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
@@ -96,8 +101,8 @@ impl Nudge {
         if self.posted.len() >= MOST_NUDGES as usize {
             return Ok(false);
         }
-        self.posted
-            .push(self.link.write_byte(&self.from, self.target));
+        let nudge = self.link.write_byte(&self.from, self.target, false);
+        self.posted.push(nudge);
         Ok(true)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::link::{MemoryAccess, Region, SlotToken, UnconnectedQueuePair};
+use super::link::{MemoryAccess, QueuePairOwner, Region, SlotToken};
 use crate::transport::data::{
     frame::HEADER_BYTES,
     slots::{NO_SLOT, Slot},
@@ -45,6 +45,11 @@ impl RdmaSlot {
             memory: SlotMemory::Heap(bytes),
             copy: None,
         }
+    }
+
+    /// Returns true if the memory is registered: only that can be written to the peer.
+    pub(super) fn is_registered(&self) -> bool {
+        matches!(self.memory, SlotMemory::Registered(_))
     }
 
     /// Returns the memory, if it is not registered.
@@ -129,22 +134,33 @@ impl Slot for RdmaSlot {
     }
 }
 
-/// Registers `depth` slots for chunks of `chunk_bytes`. With `copies`, each slot also has memory that the peer cannot
-/// write.
-/// Fails when the memory cannot be pinned.
-pub(super) fn register(
-    link: &UnconnectedQueuePair,
-    reach: MemoryAccess,
-    generation: u32,
-    chunk_bytes: usize,
-    depth: u32,
-    copies: bool,
-) -> io::Result<Vec<RdmaSlot>> {
-    let bytes = HEADER_BYTES + chunk_bytes;
-    let slot = |index| {
-        let region = link.register(bytes, reach)?;
-        let slot = RdmaSlot::new(index, generation, region, bytes);
-        Ok(if copies { slot.with_copy() } else { slot })
-    };
-    (0..depth).map(slot).collect()
+/// What the pools of a rail are made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PoolPlan {
+    /// The payload of a chunk, in bytes.
+    pub(super) chunk_bytes: usize,
+    /// The number of slots.
+    pub(super) depth: u32,
+    /// Received chunks are copied to memory that the peer cannot write.
+    pub(super) copies: bool,
+}
+
+impl PoolPlan {
+    /// Registers a pool with this queue pair.
+    /// Fails when the memory cannot be pinned.
+    pub(super) fn register(
+        self,
+        pair: &QueuePairOwner,
+        reach: MemoryAccess,
+        generation: u32,
+    ) -> io::Result<Vec<RdmaSlot>> {
+        let bytes = HEADER_BYTES + self.chunk_bytes;
+        let copies = self.copies && reach == MemoryAccess::Remote;
+        let slot = |index| {
+            let region = pair.register(bytes, reach)?;
+            let slot = RdmaSlot::new(index, generation, region, bytes);
+            Ok(if copies { slot.with_copy() } else { slot })
+        };
+        (0..self.depth).map(slot).collect()
+    }
 }

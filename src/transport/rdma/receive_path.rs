@@ -57,6 +57,12 @@ impl ReceiveLink {
     }
 }
 
+impl ReceiveLink {
+    fn has_pool(&self) -> bool {
+        !self.slots.is_empty()
+    }
+}
+
 impl RdmaReceive {
     /// Receives over the first link of the stream.
     pub(super) fn new(live: ReceiveLink, renewal: Arc<RenewalShared>) -> Self {
@@ -67,6 +73,19 @@ impl RdmaReceive {
             arrived: 0,
             order: FrameOrder::new(),
             renewal,
+        }
+    }
+
+    /// Returns the link if it has no pool yet.
+    pub(super) fn without_pool(&self) -> Option<Link> {
+        let live = self.live.as_ref()?;
+        (!live.has_pool()).then(|| live.link.clone())
+    }
+
+    /// Receives into this pool from now on.
+    pub(super) fn add_pool(&mut self, slots: Vec<RdmaSlot>) {
+        if let Some(live) = &mut self.live {
+            live.slots = slots.into_iter().map(Some).collect();
         }
     }
 
@@ -162,7 +181,11 @@ impl ReceivePath for RdmaReceive {
 
     /// Slots that are released while the pool is being replaced are granted with the new pool.
     fn can_grant(&self) -> bool {
-        !self.renewal.is_underway()
+        self.has_pool() && !self.renewal.is_underway()
+    }
+
+    fn has_pool(&self) -> bool {
+        self.live.as_ref().is_some_and(ReceiveLink::has_pool)
     }
 
     fn post_receive(&mut self, index: u32) {

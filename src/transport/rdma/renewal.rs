@@ -16,6 +16,23 @@
 //!
 //! Each rail of a stream renews its link by itself, and each step names its rail.
 //!
+//! # Pools that come later
+//!
+//! A stream with an express path begins without pools: many streams only carry small messages, and to pin the memory of
+//! the pools takes most of the time that a connection takes. The first frame that needs a slot asks for them:
+//!
+//! ```text
+//!   sender                            receiver
+//!   Pool                       ───►   both register their pools meanwhile
+//!                              ◄───   Slots {slots}
+//!                              ◄───   credits
+//! ```
+//!
+//! The memory is registered on a thread of its own, so that small messages go on meanwhile. The sender takes no credit
+//! before it knows the slots. If the memory cannot be registered, the link is replaced as one that was lost: later links
+//! begin with the pools that were needed before. These steps may cross the first step of a renewal, and then say nothing
+//! new.
+//!
 //! No step waits for a user: a reader that does not read, or a writer that does not write, does not delay a renewal.
 //!
 //! Each end takes as many frames off the old link as the peer says it has written: what a device has acknowledged is
@@ -51,7 +68,7 @@ use tokio::{
 };
 
 use crate::{
-    Fault,
+    Fault, threads,
     transport::{
         control::{
             data_watch::{DataProgress, Stall, StalledPath},
@@ -64,13 +81,13 @@ use crate::{
         },
         rdma::{
             Rdma,
-            link::COMPLETION_LIMIT,
+            link::{COMPLETION_LIMIT, Link, MemoryAccess, SlotToken},
             link_setup::{
                 ConnectedLink, LinkOffer, LinkPlan, LiveLink, UnconnectedLink, decode, encode,
             },
             nudge::Nudges,
             pool::RdmaSlot,
-            send_path::RdmaSend,
+            send_path::{RdmaSend, SendLink},
         },
     },
 };
@@ -84,6 +101,8 @@ pub(crate) struct RenewalShared {
     /// The number of completions after which the link is replaced.
     limit: u64,
     is_underway: AtomicBool,
+    /// A frame needs pools that are not registered yet.
+    needs_pools: AtomicBool,
     requested: Notify,
     /// Wakes the renewal after a completion, whichever task polled it.
     progress: AtomicWaker,
@@ -121,6 +140,7 @@ impl RenewalShared {
             completions_with_nudges: AtomicU64::new(0),
             limit,
             is_underway: AtomicBool::new(false),
+            needs_pools: AtomicBool::new(false),
             requested: Notify::new(),
             progress: AtomicWaker::new(),
             nudges: Nudges::default(),
@@ -182,6 +202,12 @@ impl RenewalShared {
             (_, Some(error)) => *reason = Some(RenewalReason::Lost(error)),
             (None, None) => *reason = Some(RenewalReason::Used),
         }
+        self.requested.notify_one();
+    }
+
+    /// Requests the pools that are not registered yet: a frame needs them.
+    pub(crate) fn request_pools(&self) {
+        self.needs_pools.store(true, Ordering::Release);
         self.requested.notify_one();
     }
 
@@ -320,7 +346,14 @@ enum RenewalStep {
     },
     /// The new queue pair is connected.
     Connected,
+    /// Frames of this end need the receive pool of the peer.
+    Pool,
+    /// The receive pool, for which the peer has asked.
+    Slots(Vec<SlotToken>),
 }
+
+/// A step of the peer, as it arrived.
+type PeerStep = Result<Vec<u8>, String>;
 
 /// Renews the link of one stream while the stream lasts.
 pub(crate) struct Renewer {
@@ -377,12 +410,15 @@ impl Renewer {
 
     async fn serve_requests(&mut self) -> Result<Infallible, Fault> {
         loop {
-            let state = &self.shared.state;
+            let state = self.shared.state.clone();
             tokio::select! {
                 () = self.renewal.requested.notified() => {}
                 () = state.stepped() => {}
             }
-            let theirs = state.take_step();
+            if self.renewal.needs_pools.swap(false, Ordering::AcqRel) {
+                self.ask_for_pools().await;
+            }
+            let theirs = self.next_but_pools().await?;
             let mut reason = self.renewal.take_reason();
             if let (None, Some(RenewalReason::Silent(link))) = (&theirs, &reason) {
                 if !link.is_dead(self.renewal.data()).await? {
@@ -399,7 +435,7 @@ impl Renewer {
 
     async fn renew(
         &mut self,
-        theirs: Option<Result<Vec<u8>, String>>,
+        theirs: Option<PeerStep>,
         reason: Option<RenewalReason>,
     ) -> Result<(), Fault> {
         let began = Instant::now();
@@ -409,7 +445,7 @@ impl Renewer {
         self.stop_posting().await?;
         let theirs = match theirs {
             Some(step) => step,
-            None => self.next_step().await?,
+            None => self.first_step().await?,
         };
         let Ok(RenewalStep::Begin { frames }) = theirs.and_then(|step| decode(&step)) else {
             return Err(Fault::Protocol("a renewal that does not begin"));
@@ -503,7 +539,7 @@ impl Renewer {
     }
 
     /// Receives the peer's next step, within a time limit.
-    async fn next_step(&self) -> Result<Result<Vec<u8>, String>, Fault> {
+    async fn next_step(&self) -> Result<PeerStep, Fault> {
         let state = &self.shared.state;
         let waiting = async {
             loop {
@@ -517,6 +553,19 @@ impl Renewer {
         timeout(limit, waiting)
             .await
             .map_err(|_| Fault::PeerSilent(limit))
+    }
+
+    /// Receives the step with which the peer begins. A step about pools that it sent before is about those of the old
+    /// link, and says which pools the new one needs.
+    async fn first_step(&mut self) -> Result<PeerStep, Fault> {
+        loop {
+            let step = self.next_step().await?;
+            match step.as_deref().map(decode) {
+                Ok(Ok(RenewalStep::Pool)) => self.expect_frames()?,
+                Ok(Ok(RenewalStep::Slots(_))) => {}
+                _ => return Ok(step),
+            }
+        }
     }
 
     /// Takes the frames of the old link, until it has taken `frames` of them: this device has acknowledged that many.
@@ -646,8 +695,13 @@ impl Renewer {
         let Ok(RenewalStep::Open { part, verified }) = decode(&theirs) else {
             return Err(Fault::Protocol("a renewal that does not open"));
         };
+        let Ok(peer_slots) = part.peer_slots() else {
+            return Err(Fault::Protocol(
+                "a link with another number of slots than it says",
+            ));
+        };
         // The peer grants the new pool after it has received Connected.
-        state.set_peer_slots(part.slots());
+        state.set_peer_slots(peer_slots);
         let connected = opening.connect(part).await;
         let step = |_: &ConnectedLink| encode(&RenewalStep::Connected);
         state.send_step(connected.as_ref().map(step).map_err(Clone::clone));
@@ -667,6 +721,8 @@ impl Renewer {
             ..
         } = &*self.shared;
         self.renewal.nudges.set(Some(live.nudge));
+        let has_peer_slots = |live: &SendLink| !live.peer().slots.is_empty();
+        let may_take_credits = live.send.as_ref().is_some_and(has_peer_slots);
         if let (Some(sender), Some(live)) = (sender, live.send) {
             let mut sender = sender.lock();
             sender.path().install(live, self.generation, verified);
@@ -687,8 +743,104 @@ impl Renewer {
                     .request(Some(io::Error::other("the new express path failed")));
             }
         }
-        state.resume();
+        if may_take_credits {
+            state.resume();
+        }
         // The steward too: only it drives a half that its user does not poll.
         state.wake_all();
+    }
+}
+
+/// Pools that are registered while the link is in use.
+impl Renewer {
+    /// Registers the pools of which a frame of this end needs slots: the own one, and that of the peer.
+    async fn ask_for_pools(&mut self) {
+        let Some(sender) = &self.shared.sender else {
+            return;
+        };
+        let missing = sender.lock().path().ask_for_pools();
+        let Some((link, [own, peer])) = missing else {
+            return;
+        };
+        if peer {
+            let step = Ok(encode(&RenewalStep::Pool));
+            self.shared.state.send_step(step);
+        }
+        if own {
+            self.plan.first_pools.send = true;
+            if let Some(slots) = self.register(link, MemoryAccess::Local).await {
+                sender.lock().path().add_pool(slots);
+                self.shared.state.wake_all();
+            }
+        }
+    }
+
+    /// Handles the steps of the peer about pools, and returns the one behind them.
+    async fn next_but_pools(&mut self) -> Result<Option<PeerStep>, Fault> {
+        while let Some(step) = self.shared.state.take_step() {
+            match step.as_deref().map(decode) {
+                Ok(Ok(RenewalStep::Pool)) => self.give_slots().await?,
+                Ok(Ok(RenewalStep::Slots(slots))) => self.take_slots(slots)?,
+                _ => return Ok(Some(step)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Notes that the peer needs slots of this end from now on.
+    fn expect_frames(&mut self) -> Result<(), Fault> {
+        if self.shared.receiver.is_none() {
+            return Err(Fault::Protocol("a pool is asked for that receives nothing"));
+        }
+        self.plan.first_pools.receive = true;
+        Ok(())
+    }
+
+    /// Registers the receive pool for the peer.
+    async fn give_slots(&mut self) -> Result<(), Fault> {
+        self.expect_frames()?;
+        let Some(receiver) = &self.shared.receiver else {
+            return Ok(());
+        };
+        let Some(link) = receiver.lock().path().without_pool() else {
+            return Err(Fault::Protocol("a pool is asked for that is there"));
+        };
+        if let Some(slots) = self.register(link, MemoryAccess::Remote).await {
+            let tokens = slots.iter().filter_map(RdmaSlot::token).collect();
+            receiver.lock().path().add_pool(slots);
+            let state = &self.shared.state;
+            state.send_step(Ok(encode(&RenewalStep::Slots(tokens))));
+            receiver.grant_all(state);
+        }
+        Ok(())
+    }
+
+    /// Writes into these slots of the peer from now on.
+    fn take_slots(&self, slots: Vec<SlotToken>) -> Result<(), Fault> {
+        let sender = self.shared.sender.as_ref();
+        if !sender.is_some_and(|sender| sender.lock().path().add_peer_slots(slots)) {
+            return Err(Fault::Protocol("slots that nobody has asked for"));
+        }
+        self.shared.state.resume();
+        self.shared.state.wake_all();
+        Ok(())
+    }
+
+    /// Registers a pool on a thread of its own. If that fails, the link is replaced.
+    async fn register(&self, link: Link, reach: MemoryAccess) -> Option<Vec<RdmaSlot>> {
+        let (pool, generation, faults) = (self.plan.pool, self.generation, self.plan.faults);
+        let work = move || {
+            if faults.loses_pools() {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            pool.register(link.owner(), reach, generation)
+        };
+        let slots = threads::blocking(work).await.unwrap_or_else(Err);
+        let failed = |error: io::Error| {
+            let device = &self.plan.ports().queue_pair.device;
+            let text = format!("cannot register memory with {device}: {error}");
+            self.renewal.request(Some(io::Error::other(text)));
+        };
+        slots.map_err(failed).ok()
     }
 }

@@ -10,7 +10,8 @@ use std::{
 use super::{
     express::{path::ExpressPath, queue::EXPRESS_PAYLOAD_BYTES},
     link::{Link, SlotToken, WorkRequest, WriteCompletion},
-    pool::RdmaSlot,
+    link_setup::PeerPool,
+    pool::{PoolPlan, RdmaSlot},
     renewal::RenewalShared,
 };
 use crate::{
@@ -43,21 +44,69 @@ const MAX_DEAD_EXPRESS_PATHS: u32 = 3;
 /// The most bytes that are sent in small frames in place of one chunk, which costs several wake-ups at each end.
 const MOST_SMALL: usize = 8 * EXPRESS_PAYLOAD_BYTES;
 
-/// Returns the most bytes that are sent in small frames, if `slots` are the pool: never more than half a chunk of the
-/// pool, unless they are one frame, and never more frames than half the window of the express path.
-fn most_small(slots: &[RdmaSlot], express: Option<&ExpressPath>) -> usize {
-    let slot = slots.first().map_or(0, |slot| slot.bytes().len());
+/// The most payload of the slot in which the first bytes of a stream are sent: more than small frames carry, so that
+/// bulk data asks for the pools.
+const FIRST_PAYLOAD: usize = 2 * MOST_SMALL;
+
+/// Returns the most bytes that are sent in small frames: never more than half a chunk of the pool, unless they are one
+/// frame, and never more frames than half the window of the express path.
+fn most_small(pool: PoolPlan, express: Option<&ExpressPath>) -> usize {
+    let slot = HEADER_BYTES + pool.chunk_bytes;
     let window = express.map_or(0, ExpressPath::window) * EXPRESS_PAYLOAD_BYTES;
     (slot.min(window) / 2).clamp(EXPRESS_PAYLOAD_BYTES, MOST_SMALL)
+}
+
+/// The pool of this end, from which a link writes.
+pub(super) struct SendPool {
+    plan: PoolPlan,
+    free: Vec<RdmaSlot>,
+    is_registered: bool,
+    /// Before it is registered: memory for small frames, which are copied from it.
+    first: Option<RdmaSlot>,
+}
+
+impl SendPool {
+    /// A pool of these `slots`; none if they are registered when a frame needs them.
+    pub(super) fn new(plan: PoolPlan, generation: u32, slots: Vec<RdmaSlot>) -> Self {
+        let is_registered = !slots.is_empty();
+        let first = || {
+            let bytes = HEADER_BYTES + plan.chunk_bytes.min(FIRST_PAYLOAD);
+            RdmaSlot::in_heap(generation, vec![0; bytes].into_boxed_slice())
+        };
+        Self {
+            plan,
+            free: slots,
+            is_registered,
+            first: (!is_registered).then(first),
+        }
+    }
+
+    /// Takes the slots of the pool, which are registered now.
+    fn register(&mut self, slots: Vec<RdmaSlot>) {
+        (self.free, self.is_registered, self.first) = (slots, true, None);
+    }
+
+    fn acquire(&mut self) -> Option<RdmaSlot> {
+        self.free.pop().or_else(|| self.first.take())
+    }
+
+    fn release(&mut self, slot: RdmaSlot) {
+        if slot.is_registered() {
+            self.free.push(slot);
+        } else if !self.is_registered {
+            self.first = Some(slot);
+        }
+    }
 }
 
 /// The parts of a link that a write needs. Writes in flight own their memory, and are dropped with the link.
 pub(super) struct SendLink {
     in_flight: VecDeque<InFlightWrite>,
     link: Link,
-    free: Vec<RdmaSlot>,
-    slots: usize,
-    peer: Vec<SlotToken>,
+    pool: SendPool,
+    peer: PeerPool,
+    /// The pools that were not registered with the link have been asked for.
+    has_asked: bool,
     /// A write has failed. No write is posted after that.
     broken: bool,
     /// The express path for small frames, if the link has one.
@@ -91,22 +140,22 @@ struct Frame {
 }
 
 impl SendLink {
-    /// Writes over `link` from the slots of `free` into the peer's slots, and small frames over `express`.
+    /// Writes over `link` from the slots of `pool` into the peer's slots, and small frames over `express`.
     pub(super) fn new(
         link: Link,
-        free: Vec<RdmaSlot>,
-        peer: Vec<SlotToken>,
+        pool: SendPool,
+        peer: PeerPool,
         express: Option<Arc<ExpressPath>>,
         is_one_way: bool,
         faults: Faults,
     ) -> Self {
         Self {
-            in_flight: VecDeque::with_capacity(free.len()),
+            in_flight: VecDeque::with_capacity(pool.plan.depth as usize),
             link,
-            slots: free.len(),
-            most_small: most_small(&free, express.as_deref()),
-            free,
+            most_small: most_small(pool.plan, express.as_deref()),
+            pool,
             peer,
+            has_asked: false,
             broken: false,
             express,
             is_one_way,
@@ -116,9 +165,17 @@ impl SendLink {
         }
     }
 
-    /// Returns the number of slots of the peer's pool.
-    pub(super) fn peer_slots(&self) -> usize {
-        self.peer.len()
+    /// Returns the receive pool of the peer.
+    pub(super) fn peer(&self) -> &PeerPool {
+        &self.peer
+    }
+
+    /// Has the pools of both ends registered that are not yet: a frame needs them.
+    fn need_pools(&mut self, renewal: &RenewalShared) {
+        let is_missing = !self.pool.is_registered || self.peer.slots.is_empty();
+        if is_missing && !self.has_asked {
+            renewal.request_pools();
+        }
     }
 
     /// Returns how `length` bytes of payload are carried now.
@@ -167,7 +224,7 @@ impl SendLink {
         target: u32,
         uncounted: u64,
     ) -> io::Result<()> {
-        let target = self.peer.get(target as usize);
+        let target = self.peer.slots.get(target as usize);
         let target = *target.ok_or_else(|| invalid("a credit for a slot that does not exist"))?;
         self.writes += 1;
         let target = if self.faults.loses_link_at(self.writes) {
@@ -206,6 +263,35 @@ impl RdmaSend {
     /// Returns the number of writes that have completed on this link: the peer's device has acknowledged them.
     pub(super) fn written(&self) -> u64 {
         self.written
+    }
+
+    /// Returns the link, and which pools it lacks: that of this end, and that of the peer. `None` if they have been asked
+    /// for.
+    pub(super) fn ask_for_pools(&mut self) -> Option<(Link, [bool; 2])> {
+        let live = self.live.as_mut().filter(|live| !live.has_asked)?;
+        live.has_asked = true;
+        let missing = [!live.pool.is_registered, live.peer.slots.is_empty()];
+        Some((live.link.clone(), missing))
+    }
+
+    /// Writes from the slots of this pool from now on.
+    pub(super) fn add_pool(&mut self, slots: Vec<RdmaSlot>) {
+        if let Some(live) = &mut self.live {
+            live.pool.register(slots);
+        }
+    }
+
+    /// Writes into these slots of the peer from now on. Returns false if they are not its whole pool, or not awaited.
+    pub(super) fn add_peer_slots(&mut self, slots: Vec<SlotToken>) -> bool {
+        let Some(live) = &mut self.live else {
+            return false;
+        };
+        let is_awaited = live.has_asked && live.peer.slots.is_empty();
+        if !is_awaited || slots.len() != live.peer.depth {
+            return false;
+        }
+        live.peer.slots = slots;
+        true
     }
 
     /// Ready when no write is in flight any more.
@@ -300,7 +386,7 @@ impl RdmaSend {
                 }
             }
             let slot = RdmaSlot::new(done.index, self.generation, region, done.bytes);
-            live.free.push(slot);
+            live.pool.release(slot);
             live.count_small(&self.renewal);
         }
         if live.in_flight.len() < written {
@@ -333,13 +419,15 @@ impl RdmaSend {
                     continue;
                 }
             }
-            if live.free.is_empty() {
+            live.need_pools(&self.renewal);
+            if live.pool.free.is_empty() {
                 return Ok(());
             }
             let Some(target) = frame.target.or_else(&mut next_credit) else {
                 return Ok(());
             };
-            let (Some(mut slot), Some(mut frame)) = (live.free.pop(), self.waiting.pop_front())
+            let (Some(mut slot), Some(mut frame)) =
+                (live.pool.free.pop(), self.waiting.pop_front())
             else {
                 return Ok(());
             };
@@ -376,7 +464,7 @@ impl SendPath for RdmaSend {
     fn acquire(&mut self) -> Option<RdmaSlot> {
         // Frames that wait get the free slots first.
         if self.waiting.is_empty() {
-            self.live.as_mut()?.free.pop()
+            self.live.as_mut()?.pool.acquire()
         } else {
             None
         }
@@ -384,18 +472,31 @@ impl SendPath for RdmaSend {
 
     /// One slot stays: chunks of a pool that has been replaced are sent from it, while the user holds all others.
     fn acquire_ahead(&mut self) -> Option<RdmaSlot> {
-        let has_spare = self.live.as_ref().is_some_and(|live| live.free.len() > 1);
+        let live = self.live.as_mut()?;
+        live.need_pools(&self.renewal);
+        let has_spare = live.pool.free.len() > 1;
         if has_spare { self.acquire() } else { None }
     }
 
+    /// A slot of the pool: the user has been promised the room of a chunk.
     fn acquire_to_lend(&mut self) -> Option<RdmaSlot> {
-        self.acquire()
+        let live = self.live.as_mut()?;
+        live.need_pools(&self.renewal);
+        if live.pool.is_registered {
+            self.acquire()
+        } else {
+            None
+        }
     }
 
     fn small_frame(&mut self, length: usize) -> SmallFrame {
-        match &self.live {
+        match &mut self.live {
             Some(live) if self.waiting.is_empty() && !self.renewal.is_underway() => {
-                live.small_frame(length)
+                let carried = live.small_frame(length);
+                if carried == SmallFrame::NeedsCredit {
+                    live.need_pools(&self.renewal);
+                }
+                carried
             }
             _ => SmallFrame::NeedsCredit,
         }
@@ -407,21 +508,22 @@ impl SendPath for RdmaSend {
     }
 
     fn max_slots(&self) -> usize {
-        self.live.as_ref().map_or(0, |live| live.slots)
+        let depth = |live: &SendLink| live.pool.plan.depth as usize;
+        self.live.as_ref().map_or(0, depth)
     }
 
     fn release(&mut self, slot: RdmaSlot) {
         match &mut self.live {
-            Some(live) if slot.generation == self.generation => live.free.push(slot),
+            Some(live) if slot.generation == self.generation => live.pool.release(slot),
             _ => {}
         }
     }
 
     fn post(&mut self, slot: RdmaSlot, frame_bytes: usize, target: u32) {
         let uncounted = (frame_bytes - HEADER_BYTES) as u64;
-        let is_current = slot.generation == self.generation && self.waiting.is_empty();
+        let is_current = slot.generation == self.generation && slot.is_registered();
         match &mut self.live {
-            Some(live) if is_current && !live.broken => {
+            Some(live) if is_current && self.waiting.is_empty() && !live.broken => {
                 if let Err(error) = live.write(slot, frame_bytes, target, uncounted) {
                     live.broken = true;
                     self.renewal.fail(error);

@@ -25,8 +25,8 @@ use crate::{
         },
         rdma::{
             link::{Link, MemoryAccess, Posting, Region, SlotToken, UnconnectedQueuePair},
-            link_setup::{LinkOffer, LinkPlan, LinkPorts},
-            pool,
+            link_setup::{FirstPools, LinkOffer, LinkPlan, LinkPorts},
+            pool::PoolPlan,
             receive_path::RdmaReceive,
             renewal::RenewalShared,
             verbs::queue_pair::QueuePairConfig,
@@ -41,6 +41,12 @@ mod process;
 const CHUNK: usize = 256 << 10;
 const DEPTH: u32 = 4;
 const SEED: u8 = 9;
+
+const POOL: PoolPlan = PoolPlan {
+    chunk_bytes: CHUNK,
+    depth: DEPTH,
+    copies: false,
+};
 
 /// A lock for the tests that pin memory, because one of them counts it.
 pub(super) static ALONE: Mutex<()> = Mutex::const_new(());
@@ -61,7 +67,8 @@ async fn no_memory_is_freed_before_its_queue_pair() {
     let _alone = ALONE.lock().await;
     let before = process::pinned_bytes();
     let pair = UnconnectedQueuePair::build(&config, Posting::Inline).unwrap();
-    let mut slots = pool::register(&pair, MemoryAccess::Remote, 0, CHUNK, DEPTH, false).unwrap();
+    let slots = POOL.register(pair.owner(), MemoryAccess::Remote, 0);
+    let mut slots = slots.unwrap();
     let all = process::pinned_bytes();
     let least = before + u64::from(DEPTH) * CHUNK as u64;
     assert!(all > least - CHUNK as u64 / 2, "{all}");
@@ -97,7 +104,7 @@ fn frame(pair: &UnconnectedQueuePair, value: u8) -> Region {
     let mut payload = vec![value; CHUNK];
     let header = Chain::new(Guard::of_seed(SEED)).seal(0, &mut payload);
     let bytes = HEADER_BYTES + CHUNK;
-    let mut region = pair.register(bytes, MemoryAccess::Local).unwrap();
+    let mut region = pair.owner().register(bytes, MemoryAccess::Local).unwrap();
     region.bytes_mut()[..HEADER_BYTES].copy_from_slice(&header.encode());
     region.bytes_mut()[HEADER_BYTES..bytes].copy_from_slice(&payload);
     region
@@ -113,13 +120,15 @@ async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
             posting: Posting::Inline,
         }],
         direction: Direction::Receive,
-        chunk_bytes: CHUNK,
-        depth: DEPTH,
+        pool: PoolPlan { copies, ..POOL },
+        first_pools: FirstPools {
+            send: false,
+            receive: true,
+        },
         renew_after: u64::MAX,
         ring: None,
         busy_poll: None,
         faults: Faults::default(),
-        copies,
         seal: StreamSeal::of_seed(SEED, Role::Dialer, None),
     };
     let ours = plan.open(0, true).unwrap();
@@ -133,6 +142,7 @@ async fn rewritten(config: QueuePairConfig, copies: bool) -> Bytes {
     } = ours.part();
     let theirs = LinkOffer {
         endpoint: pair.endpoint(),
+        depth: 0,
         slots: Vec::new(),
         nudge_page,
         express: None,
