@@ -134,7 +134,7 @@ const ROCE_HEADER_BYTES: u32 = 96;
 /// The number of empty entries in a row at which the reading of a GID table ends. The kernel puts an address into the
 /// first empty entry, so an entry behind so many is left from a time when the port had more addresses. In user-mode
 /// Linux 256 entries take 5 ms at each end before a stream can start.
-const MAX_EMPTY_GIDS: u32 = 32;
+const MAX_EMPTY_GIDS: u32 = 16;
 
 impl Inventory {
     /// Reads the devices from sysfs. Files that cannot be read count as missing.

@@ -378,7 +378,7 @@ impl fmt::Debug for ProtectionDomain {
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut region = f.debug_struct("MemoryRegion");
-        region.field("bytes", &self.layout.size());
+        region.field("bytes", &self.bytes);
         region.finish_non_exhaustive()
     }
 }

@@ -1,9 +1,9 @@
 //! A registered memory region, and a region that a peer may write and read.
 
 use std::{
-    alloc::{Layout, alloc, dealloc},
     io,
     ops::Range,
+    ptr,
     sync::{
         Arc,
         atomic::{Ordering, fence},
@@ -11,6 +11,7 @@ use std::{
 };
 
 use rdma_sys as ffi;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
 
 use super::{device::ProtectionDomain, not_null};
@@ -26,7 +27,8 @@ const MOST_BYTES: u32 = (1 << 31) - 1;
 pub struct MemoryRegion {
     pub(super) region: *mut ffi::ibv_mr,
     pub(super) start: *mut u8,
-    pub(super) layout: Layout,
+    /// The size, in whole pages.
+    pub(super) bytes: usize,
     /// What a peer with the key may do.
     remote_access: ffi::ibv_access_flags,
     /// Last: the region is deregistered before its domain may be.
@@ -56,28 +58,27 @@ impl MemoryRegion {
         remote_access: ffi::ibv_access_flags,
     ) -> io::Result<Self> {
         // Whole pages: pinned memory must share none with other memory, which a fork would copy.
-        let layout = Layout::from_size_align(bytes.max(1), rustix::param::page_size());
-        let layout = layout.map_err(io::Error::other)?.pad_to_align();
-        // SAFETY: the size is not zero.
-        let start = unsafe { alloc(layout) };
-        if start.is_null() {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
+        let pages = bytes
+            .max(1)
+            .checked_next_multiple_of(rustix::param::page_size());
+        let bytes = pages.ok_or(io::ErrorKind::OutOfMemory)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a place where nothing is.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE)? };
+        let start = start.cast::<u8>();
+        // It is registered before its first byte is used: the kernel makes all pages at once, and not one for each fault.
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote_access;
         let access = i32::try_from(access.0).unwrap_or_default();
-        // SAFETY: the memory is allocated, and is freed after it was deregistered.
-        let region = unsafe { ffi::ibv_reg_mr(domain.domain, start.cast(), layout.size(), access) };
+        // SAFETY: the memory is mapped, and is unmapped after it was deregistered.
+        let region = unsafe { ffi::ibv_reg_mr(domain.domain, start.cast(), bytes, access) };
         let region = not_null(region).inspect_err(|_| {
-            // SAFETY: it was allocated with this layout, and no device knows it.
-            unsafe { dealloc(start, layout) };
+            // SAFETY: it was mapped with this size, and no device knows it.
+            let _ = unsafe { munmap(start.cast(), bytes) };
         })?;
-        // Registered before the first byte is written: the kernel makes all pages at once, and not one for each fault.
-        // SAFETY: the memory has that many bytes, and nothing else uses them yet.
-        unsafe { start.write_bytes(0, layout.size()) };
         Ok(Self {
             region,
             start,
-            layout,
+            bytes,
             remote_access,
             domain: Arc::clone(domain),
         })
@@ -143,7 +144,7 @@ impl MemoryRegion {
 
     pub(super) fn check(&self, range: &Range<usize>) {
         assert!(
-            range.start <= range.end && range.end <= self.layout.size(),
+            range.start <= range.end && range.end <= self.bytes,
             "{range:?} is outside the region"
         );
     }
@@ -155,8 +156,8 @@ impl Drop for MemoryRegion {
         // SAFETY: the queue pair whose work requests use the memory owns it, and is destroyed before it.
         let result = unsafe { ffi::ibv_dereg_mr(self.region) };
         if result == 0 {
-            // SAFETY: no device uses the memory any more. It was allocated with this layout.
-            unsafe { dealloc(self.start, self.layout) };
+            // SAFETY: no device uses the memory any more. It was mapped with this size.
+            let _ = unsafe { munmap(self.start.cast(), self.bytes) };
         }
     }
 }
@@ -206,7 +207,7 @@ impl MemoryRegion {
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
             address: self.start as u64,
-            bytes: self.layout.size() as u64,
+            bytes: self.bytes as u64,
             // SAFETY: the region lives as long as this value.
             key: unsafe { (*self.region).rkey },
         }
