@@ -9,7 +9,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     thread,
 };
 
@@ -20,6 +20,14 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Returns true if this process may use several processors.
+pub(crate) fn is_parallel() -> bool {
+    static PARALLEL: LazyLock<bool> = LazyLock::new(|| {
+        thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
+    });
+    *PARALLEL
+}
 
 /// Runs `work`, which may block, on a thread of its own, and returns its result. Starting a thread takes some 20 µs, so
 /// this is not for the path of the bytes.

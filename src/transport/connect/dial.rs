@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Error, HandshakeFault, Key, StreamConfig,
     config::LONGEST_LIMIT,
-    threads::lookup_host,
+    threads::{self, lookup_host},
     transport::{rdma, stream::Stream},
 };
 
@@ -204,7 +204,10 @@ impl Dialing<'_> {
         F: Future<Output = io::Result<TcpStream>>,
     {
         rdma::LocalPorts::check(self.config)?;
-        rdma::prepare(self.config);
+        // Without a second processor a thread does not make it sooner.
+        if threads::is_parallel() {
+            rdma::prepare(self.config);
+        }
         let mut cause = None;
         loop {
             for connector in connectors {

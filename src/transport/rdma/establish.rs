@@ -30,7 +30,6 @@ use std::{
     future::Future,
     pin::pin,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -48,7 +47,7 @@ use crate::{
     faults::{self, Faults},
     host::host_name,
     running_time::within_running_time,
-    threads::CarryThread,
+    threads::{self, CarryThread},
     transport::{
         control::{
             connection::{Control, closed},
@@ -718,8 +717,7 @@ fn express_bytes(small_frames: u32) -> usize {
 /// machine with several processors the sender fills its next chunk meanwhile. With hardware, posting takes less time
 /// than to wake another thread.
 fn posting(direction: Direction, software: bool) -> Posting {
-    let is_parallel = || thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-    if software && direction.sends() && is_parallel() {
+    if software && direction.sends() && threads::is_parallel() {
         Posting::Thread
     } else {
         Posting::Inline

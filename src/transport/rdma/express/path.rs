@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     faults::Faults,
+    threads,
     transport::{
         control::seal::ReportSeal,
         data::frame::Header,
@@ -240,7 +241,7 @@ impl ExpressPath {
 
     /// Polls until a frame arrives, the express path fails, or the time is over. Returns true if a frame has arrived.
     fn poll_for(&self, longest: Duration) -> bool {
-        let is_parallel = is_parallel();
+        let is_parallel = threads::is_parallel();
         let began = Instant::now();
         loop {
             for _ in 0..POLLS_PER_LOOK {
@@ -356,14 +357,6 @@ impl ExpressPath {
             }
         }
     }
-}
-
-/// Returns true on a machine with several processors, of which this process may use more than one.
-fn is_parallel() -> bool {
-    static PARALLEL: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
-        thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
-    });
-    *PARALLEL
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
