@@ -16,23 +16,6 @@
 //!
 //! Each rail of a stream renews its link by itself, and each step names its rail.
 //!
-//! # Pools that come later
-//!
-//! A stream with an express path begins without pools: many streams only carry small messages, and to pin the memory of
-//! the pools takes most of the time that a connection takes. The first frame that needs a slot asks for them:
-//!
-//! ```text
-//!   sender                            receiver
-//!   Pool                       ───►   both register their pools meanwhile
-//!                              ◄───   Slots {slots}
-//!                              ◄───   credits
-//! ```
-//!
-//! The memory is registered on a thread of its own, so that small messages go on meanwhile. The sender takes no credit
-//! before it knows the slots. If the memory cannot be registered, the link is replaced as one that was lost: later links
-//! begin with the pools that were needed before. These steps may cross the first step of a renewal, and then say nothing
-//! new.
-//!
 //! No step waits for a user: a reader that does not read, or a writer that does not write, does not delay a renewal.
 //!
 //! Each end takes as many frames off the old link as the peer says it has written: what a device has acknowledged is
@@ -46,6 +29,23 @@
 //! the next pair after each attempt to connect that fails. An end whose link was lost makes the first attempt fail: its
 //! first step is the reason in place of `Open`. Otherwise both ends would try the pair of ports that has just failed, and
 //! a queue pair connects there although no packet passes.
+//!
+//! # Pools that come later
+//!
+//! A stream with an express path begins without pools: many streams only carry small messages, and to pin the memory of
+//! the pools takes most of the time that a connection takes. The first frame that needs a slot asks for them:
+//!
+//! ```text
+//!   sender                            receiver
+//!   Pool                       ───►   both register their pools meanwhile
+//!                              ◄───   Slots {slots}
+//!                              ◄───   credits
+//! ```
+//!
+//! In a two-way stream the memory is registered on a thread of its own, so that the small messages of the other direction
+//! go on meanwhile. The sender takes no credit before it knows the slots. If the memory cannot be registered, the link is
+//! replaced as one that was lost: later links begin with the pools that were needed before. These steps may come before
+//! the first step of a renewal, and then say nothing about the new link's slots.
 
 use std::{
     convert::Infallible,
@@ -68,7 +68,7 @@ use tokio::{
 };
 
 use crate::{
-    Fault, threads,
+    Direction, Fault, threads,
     transport::{
         control::{
             data_watch::{DataProgress, Stall, StalledPath},
@@ -826,7 +826,8 @@ impl Renewer {
         Ok(())
     }
 
-    /// Registers a pool on a thread of its own. If that fails, the link is replaced.
+    /// Registers a pool: on a thread of its own, unless there is no other direction whose small messages go on meanwhile.
+    /// If that fails, the link is replaced.
     async fn register(&self, link: Link, reach: MemoryAccess) -> Option<Vec<RdmaSlot>> {
         let (pool, generation, faults) = (self.plan.pool, self.generation, self.plan.faults);
         let work = move || {
@@ -835,7 +836,11 @@ impl Renewer {
             }
             pool.register(link.owner(), reach, generation)
         };
-        let slots = threads::blocking(work).await.unwrap_or_else(Err);
+        let slots = if self.plan.direction == Direction::Both {
+            threads::blocking(work).await.unwrap_or_else(Err)
+        } else {
+            work()
+        };
         let failed = |error: io::Error| {
             let device = &self.plan.ports().queue_pair.device;
             let text = format!("cannot register memory with {device}: {error}");
