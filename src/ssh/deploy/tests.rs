@@ -198,10 +198,18 @@ fn which(name: &str) -> Result<String, ()> {
 
 /// Puts a program `rdpipe` into the PATH of a host.
 fn install(host: &mut Host, text: &str) {
-    let file = host.home.path().join("rdpipe");
-    fs::write(&file, text).unwrap();
-    fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
+    write_program(&host.home.path().join("rdpipe"), text);
     host.path = format!("{}:{}", host.home.path().display(), host.path);
+}
+
+/// Writes a program by another process: a child that another test starts meanwhile would keep a file open that this one
+/// writes, and such a file cannot be run.
+fn write_program(file: &Path, text: &str) {
+    let written = Command::new("sh")
+        .args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""])
+        .args([file.as_os_str(), text.as_ref()])
+        .status();
+    assert!(written.unwrap().success());
 }
 
 #[test]
@@ -389,12 +397,8 @@ fn what_cannot_be_stored_or_run_is_a_sentence() {
 fn another_machine_is_not_sent_the_program() {
     let mut host = Host::new();
     let uname = host.home.path().join("uname");
-    fs::write(
-        &uname,
-        "#!/bin/sh\ncase $1 in -s) echo Linux ;; *) echo riscv64 ;; esac\n",
-    )
-    .unwrap();
-    fs::set_permissions(&uname, Permissions::from_mode(0o755)).unwrap();
+    let text = "#!/bin/sh\ncase $1 in -s) echo Linux ;; *) echo riscv64 ;; esac\n";
+    write_program(&uname, text);
     host.path = format!("{}:{}", host.home.path().display(), host.path);
     let text = host.refusal(&program(AGENT));
     assert!(
