@@ -161,7 +161,7 @@ pub(crate) trait ReceivePath: Send + Unpin + 'static {
     /// Returns true if slots can be granted now. They cannot while there is no pool, or while it is being replaced.
     fn can_grant(&self) -> bool;
 
-    /// Returns true unless the slots of the pool come later.
+    /// Returns true if the pool is registered. Over RDMA that may be later than the start of the stream.
     fn has_pool(&self) -> bool {
         true
     }

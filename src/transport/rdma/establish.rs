@@ -6,7 +6,7 @@
 //!                               ◄───────────   Welcome {proposal}: the best pairs, sequence numbers
 //!   Step: endpoint, slots, express ◄───────►   Step: endpoint, slots, express
 //!   Step: connected             ◄──────────►   Step: connected
-//!                 one frame each way that bytes will travel
+//!                 one byte each way that bytes will travel
 //!   Step: it arrived            ◄──────────►   Step: it arrived
 //! ```
 //!
@@ -16,8 +16,8 @@
 //! # The proof
 //!
 //! A queue pair connects without sending a packet, so a connected queue pair proves nothing about VLANs, firewalls or
-//! switches. Before either end trusts it, one frame of one byte crosses it in each direction that will carry data. Its
-//! receive is posted before either end has said `connected`. All ways to lay the rails over the pairs have one limit of
+//! switches. Before either end trusts it, one byte crosses it in each direction that will carry data, as a frame does.
+//! Its receive is posted before either end has said `connected`. All ways to lay the rails over the pairs have one limit of
 //! time, and each has half of what the ways before it have left, the last one all of it: a user who falls back to TCP
 //! would notice more. If the rails can be spread over several cards, the limit is twice as long: it is worth a second to
 //! have them all.

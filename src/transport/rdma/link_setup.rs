@@ -82,8 +82,8 @@ impl LinkPlan {
         }
     }
 
-    /// Makes a queue pair and registers its first pools. `generation` counts the links of the stream. With `has_express` it
-    /// makes the express path as well, if that is possible.
+    /// Makes a queue pair and registers its first pools. `generation` counts the links of the stream. With `has_express`
+    /// it makes the express path as well, if that is possible.
     pub(super) fn open(
         &self,
         generation: u32,
@@ -162,13 +162,13 @@ pub(super) struct LinkOffer {
 }
 
 impl LinkOffer {
-    /// Returns the number of slots that this end may write, now or later.
-    /// Fails if there are more than a pool can have, or other ones than were announced.
+    /// Returns the number of slots of the peer that this end may write, now or later.
+    /// Fails if a pool cannot have so many, or if the list has some of them only.
     pub(super) fn peer_slots(&self) -> Result<usize, String> {
         let depth = self.depth as usize;
         let has_all = self.slots.is_empty() || self.slots.len() == depth;
         if depth > MAX_RDMA_DEPTH || !has_all {
-            return Err("the other end has another number of slots than it says".to_owned());
+            return Err("the other end's list of slots is too long or incomplete".to_owned());
         }
         Ok(depth)
     }

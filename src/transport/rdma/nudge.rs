@@ -63,7 +63,7 @@ impl Nudge {
         }
     }
 
-    /// Posts a write that completes a receive of the peer, as a frame does, and brings nothing.
+    /// Posts a write of one byte that completes a receive of the peer, as a frame does: it proves the link.
     pub(super) fn prove(&self) -> WorkRequest<io::Result<()>> {
         self.link.write_byte(&self.from, self.target, true)
     }

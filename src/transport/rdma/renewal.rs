@@ -42,10 +42,10 @@
 //!                              ◄───   credits
 //! ```
 //!
-//! In a two-way stream the memory is registered on a thread of its own, so that the small messages of the other direction
-//! go on meanwhile. The sender takes no credit before it knows the slots. If the memory cannot be registered, the link is
-//! replaced as one that was lost: later links begin with the pools that were needed before. These steps may come before
-//! the first step of a renewal, and then say nothing about the new link's slots.
+//! In a two-way stream the memory is registered on a thread of its own, so that the small messages of the other
+//! direction go on meanwhile. The sender takes no credit before it knows the slots. If the memory cannot be registered,
+//! the link is replaced as one that was lost: later links begin with the pools that were needed before. These steps may
+//! come before the first step of a renewal, and then say nothing about the new link's slots.
 
 use std::{
     convert::Infallible,
@@ -697,7 +697,7 @@ impl Renewer {
         };
         let Ok(peer_slots) = part.peer_slots() else {
             return Err(Fault::Protocol(
-                "a link with another number of slots than it says",
+                "a link whose list of slots is too long or incomplete",
             ));
         };
         // The peer grants the new pool after it has received Connected.
@@ -790,7 +790,9 @@ impl Renewer {
     /// Notes that the peer needs slots of this end from now on.
     fn expect_frames(&mut self) -> Result<(), Fault> {
         if self.shared.receiver.is_none() {
-            return Err(Fault::Protocol("a pool is asked for that receives nothing"));
+            return Err(Fault::Protocol(
+                "a request for the receive pool of an end that only sends",
+            ));
         }
         self.plan.first_pools.receive = true;
         Ok(())
@@ -803,7 +805,7 @@ impl Renewer {
             return Ok(());
         };
         let Some(link) = receiver.lock().path().without_pool() else {
-            return Err(Fault::Protocol("a pool is asked for that is there"));
+            return Err(Fault::Protocol("a second request for the receive pool"));
         };
         if let Some(slots) = self.register(link, MemoryAccess::Remote).await {
             let tokens = slots.iter().filter_map(RdmaSlot::token).collect();
@@ -819,15 +821,15 @@ impl Renewer {
     fn take_slots(&self, slots: Vec<SlotToken>) -> Result<(), Fault> {
         let sender = self.shared.sender.as_ref();
         if !sender.is_some_and(|sender| sender.lock().path().add_peer_slots(slots)) {
-            return Err(Fault::Protocol("slots that nobody has asked for"));
+            return Err(Fault::Protocol("slots that this end did not ask for"));
         }
         self.shared.state.resume();
         self.shared.state.wake_all();
         Ok(())
     }
 
-    /// Registers a pool: on a thread of its own, unless there is no other direction whose small messages go on meanwhile.
-    /// If that fails, the link is replaced.
+    /// Registers a pool, in a two-way stream on a thread of its own: the small messages of the other direction go on
+    /// meanwhile. If that fails, the link is replaced.
     async fn register(&self, link: Link, reach: MemoryAccess) -> Option<Vec<RdmaSlot>> {
         let (pool, generation, faults) = (self.plan.pool, self.generation, self.plan.faults);
         let work = move || {

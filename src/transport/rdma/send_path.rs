@@ -170,7 +170,7 @@ impl SendLink {
         &self.peer
     }
 
-    /// Has the pools of both ends registered that are not yet: a frame needs them.
+    /// Requests the pools, of either end, that are not registered yet: a frame needs them.
     fn need_pools(&mut self, renewal: &RenewalShared) {
         let is_missing = !self.pool.is_registered || self.peer.slots.is_empty();
         if is_missing && !self.has_asked {
@@ -265,8 +265,8 @@ impl RdmaSend {
         self.written
     }
 
-    /// Returns the link, and which pools it lacks: that of this end, and that of the peer. `None` if they have been asked
-    /// for.
+    /// Returns the link, and which pools it lacks: that of this end, and that of the peer. `None` if they have been
+    /// asked for.
     pub(super) fn ask_for_pools(&mut self) -> Option<(Link, [bool; 2])> {
         let live = self.live.as_mut().filter(|live| !live.has_asked)?;
         live.has_asked = true;
