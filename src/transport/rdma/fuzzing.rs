@@ -205,3 +205,25 @@ fn inventory() -> Inventory {
         }],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::connect::share_without_halves;
+
+    /// A stream that sends nothing and receives nothing.
+    #[tokio::test]
+    async fn a_step_about_pools_that_was_not_due_fails_the_stream() {
+        let steps: [(&[u8], _); 2] = [
+            (&[3, 1, 3], "the receive pool of an end that only sends"),
+            (&[3, 2, 4, 0], "slots that this end did not ask for"),
+        ];
+        for (script, rule) in steps {
+            let shared = share_without_halves();
+            renewal(&shared, &mut FuzzScript::new(script));
+            let error = shared.state.receive_error();
+            let text = error.expect("the peer broke a rule").to_string();
+            assert!(text.contains(rule), "{text}");
+        }
+    }
+}
